@@ -1,0 +1,74 @@
+# `make` alone lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+# The servers to test with: bookworm is PostgreSQL 15 and RabbitMQ 3.10 of the machine, trixie PostgreSQL 17 and
+# RabbitMQ 4.0 in a folder of their own.
+TEST_SERVERS ?= bookworm trixie
+# Scenarios mostly wait, so more of them run at once than there are processors.
+TEST_THREADS ?= 4
+# For `make scenarios`: a part of the names of those to run.
+ONLY ?=
+
+# Abort points and broken variants for the scenarios. The same flag everywhere, so that nothing is built twice.
+HOOKS := --features postroom-worker/test-hooks
+CRATES := postroom-crds postroom-operator postroom-worker postroom-tests
+CHART_CRD := charts/postroom/templates/crd-inboxoutboxes.yaml
+
+.PHONY: help setup build lint generate verify test scenarios demo demo-down bench
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install the servers that tests and demo start (root, Debian 12)
+	tests/services/install.sh $(TEST_SERVERS)
+
+build: ## Build everything for development and tests
+	cargo build --locked --workspace --all-targets $(HOOKS)
+
+lint: ## Check format, lints, scripts, and that each crate builds alone
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets $(HOOKS) -- -D warnings
+	for crate in $(CRATES); do cargo check --locked --quiet --package "$$crate"; done
+	cargo check --locked --quiet --package postroom-crds --no-default-features
+	for script in .ci/run tests/services/*.sh; do bash -n "$$script"; done
+
+generate: ## Write the generated files again
+	cargo build --locked --workspace
+	target/debug/postroom-operator crds --chart > $(CHART_CRD).new
+	mv $(CHART_CRD).new $(CHART_CRD)
+
+verify: ## Fail if a generated file is not what would be generated
+	cargo build --locked --workspace $(HOOKS)
+	target/debug/postroom-operator crds --chart | diff -u $(CHART_CRD) - \
+	  || { echo "$(CHART_CRD) is not current: run 'make generate'" >&2; exit 1; }
+
+test: setup build ## Run all unit tests and scenarios, with every flavour of TEST_SERVERS
+	POSTROOM_TEST_SERVERS=$(firstword $(TEST_SERVERS)) \
+	  cargo test --locked --workspace $(HOOKS) --no-fail-fast -- --test-threads=$(TEST_THREADS)
+	for servers in $(wordlist 2,9,$(TEST_SERVERS)); do \
+	  echo "Scenarios with the servers of $$servers"; \
+	  POSTROOM_TEST_SERVERS=$$servers cargo test --locked --workspace $(HOOKS) --test scenarios -- \
+	    --test-threads=$(TEST_THREADS) --skip workspace:: --skip source_files::; \
+	done
+
+scenarios: build ## Run some scenarios, for example: make scenarios ONLY=drain TEST_SERVERS=trixie
+	for servers in $(TEST_SERVERS); do \
+	  POSTROOM_TEST_SERVERS=$$servers cargo test --locked --workspace $(HOOKS) --test scenarios -- \
+	    --test-threads=$(TEST_THREADS) $(ONLY); \
+	done
+
+demo: ## Show it: a small shop, real servers, a worker killed in the middle
+	tests/services/install.sh
+	cargo build --locked --release --workspace
+	target/release/postroom-demo up
+
+demo-down: ## Remove what the demo left running
+	target/release/postroom-demo down
+
+bench: ## Measure, against a bare publishing loop on the same machine
+	tests/services/install.sh
+	cargo build --locked --release --workspace
+	target/release/postroom-bench

@@ -1,0 +1,67 @@
+//! The `CustomResourceDefinition`, as a cluster gets it.
+//!
+//! Invariants: no `nullable` (a stored `null` would make a rule's `has()` lie), no unsigned number
+//! formats, descriptions of one line, lists of named entries merge by name, and the text is the same
+//! on every machine.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::inbox_outbox::InboxOutbox;
+
+/// The definition of the kind `InboxOutbox`.
+pub fn inbox_outbox() -> Result<CustomResourceDefinition, serde_json::Error> {
+    let mut definition = serde_json::to_value(InboxOutbox::crd())?;
+    settle(&mut definition);
+    serde_json::from_value(definition)
+}
+
+/// Brings a schema and everything in it to the form that this module promises.
+fn settle(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            settle_schema(map);
+            let sorted: Map<String, Value> = sorted(std::mem::take(map));
+            *map = sorted;
+            map.values_mut().for_each(settle);
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Whether another crate of the build makes maps keep insertion order must not show in the text.
+fn sorted(map: Map<String, Value>) -> Map<String, Value> {
+    let mut members: Vec<_> = map.into_iter().collect();
+    members.sort_by(|one, other| one.0.cmp(&other.0));
+    members.into_iter().collect()
+}
+
+fn settle_schema(schema: &mut Map<String, Value>) {
+    if schema.get("nullable") == Some(&Value::Bool(true)) {
+        schema.remove("nullable");
+    }
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = text.split('\n').collect::<Vec<_>>().join(" ");
+    }
+    let signed = match schema.get("format").and_then(Value::as_str) {
+        Some("uint32") => Some("int32"),
+        Some("uint64") => Some("int64"),
+        Some(_) | None => None,
+    };
+    if let Some(format) = signed {
+        schema.insert("format".to_owned(), json!(format));
+    }
+    let has_named_items = schema
+        .get("items")
+        .and_then(|items| items.pointer("/properties/name"))
+        .is_some();
+    if has_named_items && schema.get("type") == Some(&json!("array")) {
+        schema.insert("x-kubernetes-list-type".to_owned(), json!("map"));
+        schema.insert("x-kubernetes-list-map-keys".to_owned(), json!(["name"]));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+use serde_json::{Value, json};
+
+use super::inbox_outbox;
+use crate::limits;
+use crate::manifest::Manifest;
+
+fn definition() -> Value {
+    serde_json::to_value(inbox_outbox().unwrap()).unwrap()
+}
+
+fn spec_at(path: &str) -> Value {
+    let pointer = format!("/spec/versions/0/schema/openAPIV3Schema/properties/spec{path}");
+    let definition = definition();
+    let found = definition.pointer(&pointer);
+    found.unwrap_or_else(|| panic!("no {pointer}")).clone()
+}
+
+/// Calls `look` with every schema of a value and its path.
+fn each_schema(schema: &Value, path: &str, look: &mut impl FnMut(&str, &Value)) {
+    look(path, schema);
+    for (name, member) in schema["properties"].as_object().into_iter().flatten() {
+        each_schema(member, &format!("{path}.{name}"), look);
+    }
+    for part in ["items", "additionalProperties"] {
+        if schema[part].is_object() {
+            each_schema(&schema[part], &format!("{path}[]"), look);
+        }
+    }
+}
+
+#[test]
+fn the_kind_has_its_names() {
+    let definition = definition();
+    assert_eq!(definition["metadata"]["name"], "inboxoutboxes.postroom.dev");
+    assert_eq!(
+        definition["spec"]["names"],
+        json!({
+            "kind": "InboxOutbox",
+            "plural": "inboxoutboxes",
+            "singular": "inboxoutbox",
+            "shortNames": ["iob"],
+            "categories": ["postroom"],
+        })
+    );
+    assert_eq!(definition["spec"]["scope"], "Namespaced");
+    assert_eq!(definition["spec"]["versions"][0]["name"], "v1alpha1");
+}
+
+#[test]
+fn every_field_is_described_and_bounded_and_none_takes_null() {
+    let mut seen = 0;
+    each_schema(&spec_at(""), "spec", &mut |path, schema| {
+        seen += 1;
+        assert_eq!(schema.get("nullable"), None, "{path}");
+        if !path.ends_with("[]") {
+            let described = schema["description"].as_str();
+            assert!(described.is_some_and(|text| !text.is_empty()), "{path}");
+        }
+        let has = |key: &str| schema.get(key).is_some();
+        match schema["type"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{path} has no type"))
+        {
+            "string" => assert!(has("maxLength") || has("enum"), "{path}"),
+            "integer" => {
+                assert!(has("minimum") && has("maximum"), "{path}");
+                let format = schema["format"].as_str().unwrap();
+                assert!(["int32", "int64"].contains(&format), "{path}: {format}");
+            }
+            "array" => {
+                assert!(has("maxItems"), "{path}");
+                assert_eq!(schema["x-kubernetes-list-type"], "map", "{path}");
+                assert_eq!(
+                    schema["x-kubernetes-list-map-keys"],
+                    json!(["name"]),
+                    "{path}"
+                );
+            }
+            "object" => assert!(has("properties") || has("maxProperties"), "{path}"),
+            "boolean" => {}
+            other => panic!("{path} is of type {other}"),
+        }
+    });
+    assert!(seen > 50, "{seen}");
+}
+
+/// The cluster fills in what the file without a cluster fills in.
+#[test]
+fn the_defaults_of_the_schema_are_those_of_the_types() {
+    let smallest = include_str!("../../examples/smallest.yaml");
+    let filled = serde_json::to_value(Manifest::from_yaml(smallest).unwrap().spec).unwrap();
+    let mut seen = 0;
+    each_schema(&spec_at(""), "spec", &mut |path, schema| {
+        let Some(default) = schema.get("default") else {
+            return;
+        };
+        let path = path
+            .trim_start_matches("spec")
+            .replace("[]", ".0")
+            .replace('.', "/");
+        if let Some(value) = filled.pointer(&path) {
+            seen += 1;
+            assert_eq!(value, default, "{path}");
+        }
+    });
+    assert!(seen >= 25, "{seen}");
+}
+
+#[test]
+fn bounds_come_from_one_place() {
+    let channels = spec_at("/properties/outboxes/items/properties/delivery/properties/channels");
+    assert_eq!(
+        channels["minimum"].as_f64(),
+        Some(limits::CHANNELS.min as f64)
+    );
+    assert_eq!(
+        channels["maximum"].as_f64(),
+        Some(limits::CHANNELS.max as f64)
+    );
+    let schema = spec_at("/properties/database/properties/schema");
+    assert_eq!(schema["pattern"], limits::SCHEMA_PATTERN);
+    let headers = spec_at("/properties/outboxes/items/properties/headers");
+    assert_eq!(headers["maxProperties"], limits::HEADERS);
+    assert_eq!(
+        headers["additionalProperties"]["maxLength"],
+        limits::HEADER_VALUE_BYTES
+    );
+}
+
+#[test]
+fn choices_are_listed_in_full() {
+    let outbox = "/properties/outboxes/items/properties";
+    for (path, choices) in [
+        (
+            "/properties/database/properties/tls/properties/mode".to_owned(),
+            json!(["Disable", "Require", "VerifyCA", "VerifyFull"]),
+        ),
+        (
+            "/properties/database/properties/pool/properties/poolerMode".to_owned(),
+            json!(["Session", "Transaction"]),
+        ),
+        (
+            format!("{outbox}/onUnroutable"),
+            json!(["Retry", "DeadLetter", "Drop"]),
+        ),
+        (
+            format!("{outbox}/ordering/properties/mode"),
+            json!(["None", "PerStream", "Total"]),
+        ),
+        (
+            format!("{outbox}/ordering/properties/onFailure"),
+            json!(["BlockStream", "Skip"]),
+        ),
+        (
+            format!("{outbox}/ordering/properties/onScheduled"),
+            json!(["Hold", "Pass"]),
+        ),
+        (
+            format!("{outbox}/retry/properties/jitter"),
+            json!(["Full", "None"]),
+        ),
+    ] {
+        assert_eq!(spec_at(&path)["enum"], choices, "{path}");
+    }
+}
+
+#[test]
+fn rules_between_fields_are_in_the_schema() {
+    let rules = |path: &str| {
+        spec_at(path)["x-kubernetes-validations"]
+            .as_array()
+            .map_or(0, Vec::len)
+    };
+    let outbox = "/properties/outboxes/items/properties";
+    assert_eq!(rules(""), 2);
+    assert_eq!(rules("/properties/retention"), 2);
+    assert_eq!(rules("/properties/database/properties/schema"), 2);
+    assert_eq!(rules("/properties/database/properties/tls"), 2);
+    assert_eq!(
+        rules("/properties/transports/items/properties/rabbitmq/properties/tls"),
+        2
+    );
+    assert_eq!(rules(&format!("{outbox}/headers")), 1);
+    assert_eq!(rules(&format!("{outbox}/delivery")), 1);
+    assert_eq!(rules(&format!("{outbox}/retry")), 1);
+    let root = definition();
+    let root = &root["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    assert_eq!(
+        root["x-kubernetes-validations"].as_array().map(Vec::len),
+        Some(1)
+    );
+}

@@ -1,0 +1,94 @@
+//! Every bound of the resource, written once: the schema in the cluster, the rules of
+//! [`crate::validate`] and the re-check of a worker's configuration all take them from here.
+
+/// The smallest and the largest value a whole number may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Smallest allowed value.
+    pub min: u64,
+    /// Largest allowed value.
+    pub max: u64,
+}
+
+impl Bounds {
+    const fn new(min: u64, max: u64) -> Self {
+        Self { min, max }
+    }
+
+    /// Whether `value` lies within.
+    pub const fn contain(self, value: u64) -> bool {
+        self.min <= value && value <= self.max
+    }
+}
+
+/// `transports`: each one is a broker connection per worker.
+pub const TRANSPORTS: Bounds = Bounds::new(1, 8);
+/// `outboxes`: each one is 64 leases in the database.
+pub const OUTBOXES: Bounds = Bounds::new(1, 32);
+/// `outboxes[].headers`: they travel with every message.
+pub const HEADERS: u64 = 32;
+
+/// `delivery.batchSize`
+pub const BATCH_SIZE: Bounds = Bounds::new(1, 5_000);
+/// `delivery.maxInFlight`
+pub const MAX_IN_FLIGHT: Bounds = Bounds::new(1, 50_000);
+/// `delivery.maxInFlightBytes`: 64 KiB to 1 GiB
+pub const MAX_IN_FLIGHT_BYTES: Bounds = Bounds::new(65_536, 1_073_741_824);
+/// `delivery.channels`
+pub const CHANNELS: Bounds = Bounds::new(1, 16);
+/// `delivery.maxIdlePollMilliseconds`: never below the shortest poll a worker makes
+pub const MAX_IDLE_POLL_MILLISECONDS: Bounds = Bounds::new(2, 60_000);
+/// `delivery.confirmTimeoutSeconds`: always shorter than the longest lease
+pub const CONFIRM_TIMEOUT_SECONDS: Bounds = Bounds::new(1, 599);
+/// `delivery.maxMessageBytes`: 1 KiB to 128 MiB, above which brokers refuse messages
+pub const MAX_MESSAGE_BYTES: Bounds = Bounds::new(1_024, 134_217_728);
+
+/// `retry.maxAttempts`: 0 means without end
+pub const MAX_ATTEMPTS: Bounds = Bounds::new(0, 10_000);
+/// `retry.initialDelaySeconds`: up to a day
+pub const INITIAL_DELAY_SECONDS: Bounds = Bounds::new(1, 86_400);
+/// `retry.maxDelaySeconds`: up to a week
+pub const MAX_DELAY_SECONDS: Bounds = Bounds::new(1, 604_800);
+
+/// `transports[].rabbitmq.heartbeatSeconds`
+pub const HEARTBEAT_SECONDS: Bounds = Bounds::new(5, 600);
+/// `workers.leaseSeconds`
+pub const LEASE_SECONDS: Bounds = Bounds::new(5, 600);
+/// `workers.terminationGracePeriodSeconds`: draining ends five seconds before it does
+pub const GRACE_SECONDS: Bounds = Bounds::new(10, 3_600);
+
+/// `retention.deduplication`: an hour to ten years; shorter would forget a message still being repeated
+pub const DEDUPLICATION_SECONDS: Bounds = Bounds::new(3_600, 315_360_000);
+/// `retention.dead`: a minute to ten years
+pub const DEAD_SECONDS: Bounds = Bounds::new(60, 315_360_000);
+
+/// Bytes of an object's name; what is derived from it must stay below 63.
+pub const OBJECT_NAME_BYTES: u64 = 52;
+/// Bytes of a DNS label: names of endpoints and transports, and namespaces.
+pub const LABEL_BYTES: u64 = 63;
+/// Bytes of the schema's name; names of roles are built from it.
+pub const SCHEMA_BYTES: u64 = 40;
+/// Bytes of the name of a Secret, and of a key in one.
+pub const SECRET_BYTES: u64 = 253;
+/// Bytes of what the broker keeps in a short string: exchange, routing key, virtual host, header name.
+pub const SHORT_STRING_BYTES: u64 = 255;
+/// Bytes of the value of a fixed header.
+pub const HEADER_VALUE_BYTES: u64 = 1_024;
+/// Bytes of a retention duration: three numbers of five digits, each with a unit.
+pub const DURATION_BYTES: u64 = 18;
+
+/// A DNS label.
+pub const LABEL_PATTERN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+/// Name of a Secret: DNS labels with dots between them.
+pub const SECRET_NAME_PATTERN: &str =
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// Key in a Secret; it becomes a file name, so `.` and whatever starts with `..` are out.
+pub const SECRET_KEY_PATTERN: &str = r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$";
+/// Name of a PostgreSQL schema that needs no quotes.
+pub const SCHEMA_PATTERN: &str = "^[a-z_][a-z0-9_]*$";
+/// A template of routing keys; [`crate::routing_key`] reads it.
+pub const ROUTING_KEY_PATTERN: &str = r"^([^{}]|\{(type|stream|tenant|header\.[^{}]+)\})*$";
+/// A retention duration, such as `720h` or `1h30m`.
+pub const DURATION_PATTERN: &str = "^([0-9]{1,5}(h|m|s)){1,3}$";
+/// Start of the header names that Postroom writes itself.
+pub const RESERVED_HEADER_PREFIX: &str = "x-postroom-";

@@ -1,0 +1,205 @@
+//! The rules of a manifest and of a worker's configuration.
+//!
+//! Invariant: whatever the schema in the cluster refuses is refused here too, with the same bounds
+//! from [`crate::limits`]; so a file that passes here can be applied.
+
+mod checker;
+mod configuration;
+mod endpoint;
+
+use crate::inbox_outbox::InboxOutboxSpec;
+use crate::inbox_outbox::database::Database;
+use crate::inbox_outbox::outbox::Outbox;
+use crate::inbox_outbox::reference::{SecretRef, Tls, TlsMode};
+use crate::inbox_outbox::transport::Transport;
+use crate::limits;
+use crate::manifest::{Manifest, Metadata};
+use crate::problem::{Problem, shown};
+use crate::retention;
+use crate::worker_config::WorkerConfig;
+use checker::Checker;
+use endpoint::Endpoint;
+
+/// Everything wrong with `manifest`; empty if nothing is.
+pub fn manifest(manifest: &Manifest) -> Vec<Problem> {
+    let mut checker = Checker::default();
+    metadata(&mut checker, &manifest.metadata);
+    let spec = &manifest.spec;
+    database(&mut checker, &spec.database);
+    transports(&mut checker, &spec.transports);
+    outboxes(&mut checker, spec);
+    durations(&mut checker, spec);
+    workers(&mut checker, spec);
+    checker.problems
+}
+
+/// Everything wrong with `config`; empty if nothing is.
+pub fn worker_config(config: &WorkerConfig) -> Vec<Problem> {
+    configuration::check(config)
+}
+
+fn metadata(checker: &mut Checker, metadata: &Metadata) {
+    checker.label("metadata.name", &metadata.name, limits::OBJECT_NAME_BYTES);
+    if let Some(namespace) = &metadata.namespace {
+        checker.label("metadata.namespace", namespace, limits::LABEL_BYTES);
+    }
+}
+
+fn database(checker: &mut Checker, database: &Database) {
+    secret(checker, "spec.database.secretRef", &database.secret_ref);
+    tls(checker, "spec.database.tls", database.tls.as_ref());
+    checker.schema("spec.database.schema", &database.schema);
+}
+
+fn transports(checker: &mut Checker, transports: &[Transport]) {
+    checker.count("spec.transports", transports.len(), limits::TRANSPORTS);
+    let names = transports.iter().map(|transport| transport.name.as_str());
+    checker.unique("spec.transports", names);
+    for (index, transport) in transports.iter().enumerate() {
+        let path = format!("spec.transports[{index}]");
+        checker.label(
+            &format!("{path}.name"),
+            &transport.name,
+            limits::LABEL_BYTES,
+        );
+        let path = format!("{path}.rabbitmq");
+        let rabbitmq = &transport.rabbitmq;
+        secret(checker, &format!("{path}.secretRef"), &rabbitmq.secret_ref);
+        tls(checker, &format!("{path}.tls"), rabbitmq.tls.as_ref());
+        checker.vhost(&format!("{path}.vhost"), rabbitmq.vhost.as_deref());
+        checker.number(
+            &format!("{path}.heartbeatSeconds"),
+            rabbitmq.heartbeat_seconds,
+            limits::HEARTBEAT_SECONDS,
+        );
+    }
+}
+
+fn outboxes(checker: &mut Checker, spec: &InboxOutboxSpec) {
+    checker.count("spec.outboxes", spec.outboxes.len(), limits::OUTBOXES);
+    let names = spec.outboxes.iter().map(|outbox| outbox.name.as_str());
+    checker.unique("spec.outboxes", names);
+    for (index, outbox) in spec.outboxes.iter().enumerate() {
+        let path = format!("spec.outboxes[{index}]");
+        chosen_transport(
+            checker,
+            &format!("{path}.transport"),
+            outbox,
+            &spec.transports,
+        );
+        let endpoint = Endpoint::from(outbox);
+        endpoint.check(checker, &path);
+        checker.less(
+            &format!("{path}.delivery.confirmTimeoutSeconds"),
+            outbox.delivery.confirm_timeout_seconds,
+            "spec.workers.leaseSeconds",
+            spec.workers.lease_seconds,
+        );
+    }
+}
+
+fn chosen_transport(checker: &mut Checker, path: &str, outbox: &Outbox, transports: &[Transport]) {
+    // No transports, or one without a name, is reported where it stands; until that is mended no
+    // name can be looked up.
+    let named = |transport: &Transport| !transport.name.is_empty();
+    if transports.is_empty() || !transports.iter().all(named) {
+        return;
+    }
+    match &outbox.transport {
+        Some(name) => checker.refers(path, name, transports.iter().map(|t| t.name.as_str())),
+        None if transports.len() > 1 => {
+            let names: Vec<_> = transports.iter().map(|t| shown(&t.name)).collect();
+            checker.refuse(
+                path,
+                format!(
+                    "is left out but must be given where there are several transports: one of {}",
+                    names.join(", ")
+                ),
+            );
+        }
+        None => {}
+    }
+}
+
+fn durations(checker: &mut Checker, spec: &InboxOutboxSpec) {
+    for (path, text, bounds, least) in [
+        (
+            "spec.retention.deduplication",
+            &spec.retention.deduplication,
+            limits::DEDUPLICATION_SECONDS,
+            "1h",
+        ),
+        (
+            "spec.retention.dead",
+            &spec.retention.dead,
+            limits::DEAD_SECONDS,
+            "1m",
+        ),
+    ] {
+        match retention::seconds(text) {
+            Some(seconds) if bounds.contain(seconds) => {}
+            Some(_) => checker.refuse(
+                path,
+                format!("is {} but must be between '{least}' and '87600h'", shown(text)),
+            ),
+            None => checker.refuse(
+                path,
+                format!(
+                    "is {} but must be one to three whole numbers of at most five digits with the unit h, m or s each, such as '720h' or '1h30m'",
+                    shown(text)
+                ),
+            ),
+        }
+    }
+}
+
+fn workers(checker: &mut Checker, spec: &InboxOutboxSpec) {
+    let workers = &spec.workers;
+    checker.number(
+        "spec.workers.leaseSeconds",
+        workers.lease_seconds,
+        limits::LEASE_SECONDS,
+    );
+    checker.number(
+        "spec.workers.terminationGracePeriodSeconds",
+        workers.termination_grace_period_seconds,
+        limits::GRACE_SECONDS,
+    );
+}
+
+fn secret(checker: &mut Checker, path: &str, secret: &SecretRef) {
+    checker.secret_name(&format!("{path}.name"), &secret.name);
+    if let Some(key) = &secret.key {
+        checker.secret_key(&format!("{path}.key"), key);
+    }
+}
+
+fn tls(checker: &mut Checker, path: &str, tls: Option<&Tls>) {
+    let Some(tls) = tls else { return };
+    if let Some(ca) = &tls.ca_secret_ref {
+        let path = format!("{path}.caSecretRef");
+        checker.secret_name(&format!("{path}.name"), &ca.name);
+        checker.secret_key(&format!("{path}.key"), &ca.key);
+        match tls.mode {
+            TlsMode::VerifyCa | TlsMode::VerifyFull => {}
+            TlsMode::Disable | TlsMode::Require => checker.refuse(
+                &path,
+                "is given but must be left out unless `mode` is 'VerifyCA' or 'VerifyFull'",
+            ),
+        }
+    }
+    if let Some(certificate) = &tls.client_certificate_secret_ref {
+        let path = format!("{path}.clientCertificateSecretRef");
+        checker.secret_name(&format!("{path}.name"), &certificate.name);
+        match tls.mode {
+            TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => {}
+            TlsMode::Disable => checker.refuse(
+                &path,
+                "is given but must be left out where `mode` is 'Disable'",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

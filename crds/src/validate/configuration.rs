@@ -1,0 +1,146 @@
+//! The rules of a worker's configuration. It is rendered by a program, so a broken rule here means
+//! that operator and worker are of different versions, or that somebody edited the document.
+
+use super::checker::Checker;
+use super::endpoint::Endpoint;
+use crate::limits;
+use crate::problem::Problem;
+use crate::worker_config::{FileSource, Source, TlsConfig, VERSION, WorkerConfig};
+
+/// Everything wrong with `config`.
+pub(super) fn check(config: &WorkerConfig) -> Vec<Problem> {
+    let mut checker = Checker::default();
+    identity(&mut checker, config);
+    connections(&mut checker, config);
+    outboxes(&mut checker, config);
+    numbers(&mut checker, config);
+    checker.problems
+}
+
+fn identity(checker: &mut Checker, config: &WorkerConfig) {
+    if config.version != VERSION {
+        checker.refuse(
+            "version",
+            format!(
+                "is {} but must be {VERSION}; run a worker of the operator's version",
+                config.version
+            ),
+        );
+    }
+    checker.label("name", &config.name, limits::OBJECT_NAME_BYTES);
+    checker.label("namespace", &config.namespace, limits::LABEL_BYTES);
+    checker.schema("schema", &config.schema);
+}
+
+fn connections(checker: &mut Checker, config: &WorkerConfig) {
+    source(checker, "database.url", &config.database.url);
+    tls(checker, "database.tls", &config.database.tls);
+    checker.count("transports", config.transports.len(), limits::TRANSPORTS);
+    let names = config.transports.iter().map(|t| t.name.as_str());
+    checker.unique("transports", names);
+    for (index, transport) in config.transports.iter().enumerate() {
+        let path = format!("transports[{index}]");
+        checker.label(
+            &format!("{path}.name"),
+            &transport.name,
+            limits::LABEL_BYTES,
+        );
+        source(checker, &format!("{path}.url"), &transport.url);
+        tls(checker, &format!("{path}.tls"), &transport.tls);
+        checker.vhost(&format!("{path}.vhost"), transport.vhost.as_deref());
+        checker.number(
+            &format!("{path}.heartbeatSeconds"),
+            transport.heartbeat_seconds,
+            limits::HEARTBEAT_SECONDS,
+        );
+    }
+}
+
+fn outboxes(checker: &mut Checker, config: &WorkerConfig) {
+    checker.count("outboxes", config.outboxes.len(), limits::OUTBOXES);
+    let names = config.outboxes.iter().map(|outbox| outbox.name.as_str());
+    checker.unique("outboxes", names);
+    for (index, outbox) in config.outboxes.iter().enumerate() {
+        let path = format!("outboxes[{index}]");
+        let transports = config.transports.iter().map(|t| t.name.as_str());
+        checker.refers(&format!("{path}.transport"), &outbox.transport, transports);
+        Endpoint::from(outbox).check(checker, &path);
+        checker.less(
+            &format!("{path}.delivery.confirmTimeoutSeconds"),
+            outbox.delivery.confirm_timeout_seconds,
+            "worker.leaseSeconds",
+            config.worker.lease_seconds,
+        );
+    }
+}
+
+fn numbers(checker: &mut Checker, config: &WorkerConfig) {
+    let retention = &config.retention;
+    let worker = &config.worker;
+    for (path, value, bounds) in [
+        (
+            "retention.deduplicationSeconds",
+            retention.deduplication_seconds,
+            limits::DEDUPLICATION_SECONDS,
+        ),
+        (
+            "retention.deadSeconds",
+            retention.dead_seconds,
+            limits::DEAD_SECONDS,
+        ),
+        (
+            "worker.leaseSeconds",
+            worker.lease_seconds.into(),
+            limits::LEASE_SECONDS,
+        ),
+        (
+            "worker.graceSeconds",
+            worker.grace_seconds.into(),
+            limits::GRACE_SECONDS,
+        ),
+    ] {
+        checker.number(path, value, bounds);
+    }
+}
+
+fn source(checker: &mut Checker, path: &str, source: &Source) {
+    match source {
+        Source::File(file) => place(checker, path, Some(file), &[]),
+        Source::Environment(names) => place(checker, path, None, names),
+    }
+}
+
+fn file_source(checker: &mut Checker, path: &str, source: &FileSource) {
+    match source {
+        FileSource::File(file) => place(checker, path, Some(file), &[]),
+        FileSource::Environment(names) => place(checker, path, None, names),
+    }
+}
+
+fn place(checker: &mut Checker, path: &str, file: Option<&str>, names: &[String]) {
+    match file {
+        // The text is not repeated: it may be the secret itself.
+        Some(file) if !file.starts_with('/') => {
+            checker.refuse(
+                &format!("{path}.file"),
+                "must be a path that starts with '/'",
+            );
+        }
+        None if names.is_empty() || names.iter().any(String::is_empty) => checker.refuse(
+            &format!("{path}.environment"),
+            "must name at least one variable and no empty one",
+        ),
+        Some(_) | None => {}
+    }
+}
+
+fn tls(checker: &mut Checker, path: &str, tls: &TlsConfig) {
+    if let Some(ca) = &tls.ca {
+        file_source(checker, &format!("{path}.ca"), ca);
+    }
+    if let Some(client) = &tls.client_certificate {
+        let path = format!("{path}.clientCertificate");
+        file_source(checker, &format!("{path}.certificate"), &client.certificate);
+        file_source(checker, &format!("{path}.key"), &client.key);
+    }
+}

@@ -1,0 +1,44 @@
+//! The data plane of Postroom: claims work in PostgreSQL, publishes it to RabbitMQ with confirms, settles it.
+//!
+//! ```text
+//! heart    claim_work                renews the lease, says what is held
+//! poll     poll_outbox               says when something moved
+//! outbox   fetch -> publish -> settle   one task for each endpoint; reading and lanes are pure
+//! broker   one connection for each transport
+//! ```
+//!
+//! Reading order: [`run`], [`heart`], [`poll`], [`outbox`], [`store`], [`database`], [`broker`], [`upkeep`],
+//! [`status`], [`http`], [`metrics`]; then [`migrate`] and [`commands`].
+//!
+//! Invariants: nothing of Kubernetes is known here; a row is deleted only after the broker confirmed and did not
+//! return it; every loop, batch, wait and retry has a limit.
+
+pub mod run;
+
+pub mod heart;
+pub mod poll;
+
+pub mod outbox;
+
+pub mod broker;
+pub mod database;
+pub mod lease;
+pub mod store;
+
+pub mod upkeep;
+
+pub mod http;
+pub mod metrics;
+pub mod status;
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod migrate;
+
+pub mod backoff;
+pub mod clock;
+pub mod reason;
+pub mod secret;
+
+pub mod hooks;

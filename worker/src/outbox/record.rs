@@ -1,0 +1,341 @@
+//! From outcomes to settles, and from the answers of settles back into memory.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::message::{Key, Message, Place};
+use super::outcome::{Decision, Outcome};
+use super::publish::Report;
+use super::settling::Act;
+use super::{CALL_PAUSE, Endpoint};
+use crate::backoff::chance;
+use crate::clock;
+use crate::hooks;
+use crate::reason::Reason;
+use crate::status::Scope;
+use crate::store::{Burial, Claim, Deferral, Settled};
+
+/// A condition about single messages is shown for at least this long after the last one.
+const CONDITION: Duration = Duration::from_secs(60);
+
+impl Endpoint {
+    pub(super) fn on_report(&mut self, report: Report) {
+        match report {
+            Report::Ready(channel) => self.channels.opened(channel),
+            Report::Outcomes(outcomes) => {
+                for (message, outcome) in outcomes {
+                    self.on_outcome(message, outcome);
+                }
+            }
+            Report::Closed {
+                channel,
+                reason,
+                by_message,
+                suspects,
+            } => self.on_closed(channel, reason, by_message, suspects),
+        }
+    }
+
+    fn on_closed(
+        &mut self,
+        channel: usize,
+        reason: Reason,
+        by_message: bool,
+        mut suspects: Vec<Arc<Message>>,
+    ) {
+        self.channels.closed(channel, by_message, suspects.len());
+        self.shared
+            .status
+            .count(&self.shared.config.name, |counts| {
+                *counts.errors.entry(reason.code).or_default() += 1
+            });
+        let alone = if by_message && suspects.len() == 1 {
+            suspects.pop()
+        } else {
+            None
+        };
+        // A missing exchange or right is nobody's fault but the endpoint's.
+        if by_message && matches!(reason.code, "TopologyMissing" | "AccessRefused") {
+            if let Some(message) = alone {
+                self.on_outcome(message, Outcome::Unknown);
+            }
+            self.on_endpoint_failure(channel, reason);
+        } else if let Some(message) = alone {
+            self.on_outcome(message, Outcome::ClosedChannel(reason.message));
+        } else if !by_message {
+            self.shared.metrics.timed_out.inc_by(suspects.len() as u64);
+            self.raise(reason);
+        }
+    }
+
+    /// The claim a message is settled under. Without one any more, epoch 0: a completion is right all the same, everything else changes nothing.
+    pub(super) fn claim_of(&self, message: &Message) -> Claim {
+        let epoch = self
+            .held
+            .get(&message.identity.key.partition)
+            .map_or(0, |held| held.epoch);
+        Claim {
+            identity: message.identity,
+            epoch,
+        }
+    }
+
+    fn on_outcome(&mut self, message: Arc<Message>, outcome: Outcome) {
+        let confirmed = outcome == Outcome::Confirmed;
+        let key = message.identity.key;
+        self.channels.returned(key.partition, confirmed);
+        self.count(&message, &outcome);
+        let decision = self.policy.decide(&message, outcome, chance());
+        match decision {
+            Decision::Complete => {
+                // A message with a deferral of its own may have parked others: its stream goes on when they can be read.
+                self.lanes.settling(&message, message.deferrals == 0);
+                if hooks::broken("forget-early") {
+                    self.lanes.remove(key);
+                }
+                if !hooks::broken("early-settle") {
+                    self.settling.complete(self.claim_of(&message), message);
+                }
+            }
+            Decision::SendAgain if self.suspects.runs(key) => {
+                // The copy that ran has its attempt recorded; it runs again, and is recorded again.
+                self.lanes.settling(&message, false);
+                self.lanes.hold(key);
+                self.suspects.again(message);
+            }
+            Decision::SendAgain => self.lanes.back(message),
+            Decision::Defer {
+                delay,
+                counted,
+                blocking,
+                reason,
+                error,
+            } => {
+                let recorded = self.suspects.runs(key);
+                self.lanes.settling(&message, false);
+                let deferral = Deferral {
+                    claim: self.claim_of(&message),
+                    delay,
+                    counted: counted && !recorded,
+                    blocking,
+                    reason: reason.to_owned(),
+                    error,
+                };
+                self.settling.defer(deferral, message);
+            }
+            Decision::Bury { reason, error } => {
+                self.lanes.settling(&message, false);
+                let burial = Burial {
+                    claim: self.claim_of(&message),
+                    reason: reason.to_owned(),
+                    error,
+                };
+                self.settling.bury(burial, message);
+            }
+        }
+    }
+
+    fn count(&mut self, message: &Message, outcome: &Outcome) {
+        let metrics = &self.shared.metrics;
+        let code = match outcome {
+            Outcome::Confirmed => {
+                metrics.delivered.inc();
+                #[expect(clippy::cast_precision_loss, reason = "a delay in seconds")]
+                metrics
+                    .end_to_end
+                    .observe(clock::now().saturating_sub(message.created_at) as f64);
+                self.shared
+                    .status
+                    .count(&self.shared.config.name, |counts| {
+                        counts.last_delivery = Some(clock::now())
+                    });
+                self.recover(message.deferrals > 0);
+                return;
+            }
+            Outcome::Unknown => return,
+            Outcome::Returned(_) => {
+                metrics.unroutable.inc();
+                "Unroutable"
+            }
+            Outcome::Nacked => {
+                metrics.nacked.inc();
+                "Nacked"
+            }
+            Outcome::Unpublishable(_) => "Unpublishable",
+            Outcome::ClosedChannel(_) => "ChannelClosed",
+        };
+        self.shared
+            .status
+            .count(&self.shared.config.name, |counts| {
+                *counts.errors.entry(code).or_default() += 1
+            });
+        if let Some(reason) = Self::condition(outcome) {
+            self.raise(reason);
+        }
+    }
+
+    pub(super) fn raise(&mut self, reason: Reason) {
+        self.unwell = Some((reason.code, Instant::now()));
+        self.shared.status.raise(self.scope(), reason);
+    }
+
+    /// A confirm clears the condition of the endpoint; one about single messages only when such a message went out, or after a while.
+    fn recover(&mut self, had_failed: bool) {
+        let Some((code, at)) = self.unwell else {
+            return;
+        };
+        if had_failed || !matches!(code, "Unroutable" | "Nacked") || at.elapsed() > CONDITION {
+            self.unwell = None;
+            self.shared.status.clear(&self.scope());
+        }
+    }
+
+    /// What people should know of an outcome.
+    fn condition(outcome: &Outcome) -> Option<Reason> {
+        match outcome {
+            Outcome::Returned(text) => Some(Reason::new(
+                "Unroutable",
+                format!("the broker returned a message: {text}"),
+                "Bind a queue for its routing key; messages are tried again by themselves. The view blocked_stream shows which ones wait.",
+            )),
+            Outcome::Nacked => Some(Reason::new(
+                "Nacked",
+                "the broker refused a message",
+                "Look for a full queue behind the exchange; messages are tried again by themselves.",
+            )),
+            Outcome::Confirmed
+            | Outcome::Unknown
+            | Outcome::Unpublishable(_)
+            | Outcome::ClosedChannel(_) => None,
+        }
+    }
+
+    pub(super) fn record_attempt(&mut self, message: Arc<Message>) {
+        let deferral = Deferral {
+            claim: self.claim_of(&message),
+            delay: Duration::ZERO,
+            counted: true,
+            blocking: true,
+            reason: "WorkerVanished".to_owned(),
+            error: "run alone after a worker vanished".to_owned(),
+        };
+        self.settling.attempt(deferral, message);
+    }
+
+    /// What the database said to a settle.
+    pub(super) async fn on_settled(&mut self, act: Act, answer: Result<Settled, Reason>) {
+        let settled = match answer {
+            Ok(settled) => settled,
+            Err(reason) => {
+                self.shared.status.raise(Scope::Database, reason);
+                self.settle_after = Instant::now() + CALL_PAUSE;
+                self.settling.again(act);
+                return;
+            }
+        };
+        self.shared.status.clear(&Scope::Database);
+        if let Act::Release(releases) = act {
+            for (partition, epoch, ..) in releases {
+                self.held.remove(&partition);
+                self.dropped.insert(partition, epoch);
+                self.forget_partition(partition);
+            }
+            self.shared.claim_now.notify_one();
+            return;
+        }
+        let same = self.is_same_incarnation(settled.incarnation);
+        for &partition in &settled.lost {
+            self.lose(partition);
+            self.shared.claim_now.notify_one();
+        }
+        match act {
+            Act::Complete(messages) => {
+                self.free_streams(
+                    messages
+                        .iter()
+                        .map(|(claim, message)| (claim.identity.key, message)),
+                    &settled,
+                );
+            }
+            Act::Bury(messages) => {
+                self.shared
+                    .metrics
+                    .dead_lettered
+                    .inc_by(messages.len() as u64);
+                self.free_streams(
+                    messages
+                        .iter()
+                        .map(|(burial, message)| (burial.claim.identity.key, message)),
+                    &settled,
+                );
+            }
+            Act::Defer(messages) => {
+                self.shared.metrics.retried.inc_by(messages.len() as u64);
+                for (deferral, message) in messages {
+                    self.deferred(&deferral, &message);
+                }
+            }
+            Act::Attempt(_, message) => {
+                let lost = settled.lost.contains(&message.identity.key.partition);
+                if same && !lost {
+                    self.publish_suspect(&message).await;
+                } else {
+                    self.lanes.settling(&message, false);
+                    self.channels
+                        .returned(message.identity.key.partition, false);
+                }
+            }
+            Act::Clear(_) | Act::Release(_) => {}
+        }
+    }
+
+    fn deferred(&mut self, deferral: &Deferral, message: &Message) {
+        let due = Instant::now() + deferral.delay;
+        self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));
+        if deferral.blocking
+            && let Some(lane) = self.lanes.lane_of(message)
+        {
+            self.lanes.park_behind(message);
+            if self.fetch.is_some() {
+                self.blocked.insert(lane);
+            }
+        } else {
+            self.lanes.free(message);
+        }
+        self.leave(message.identity.key);
+    }
+
+    /// The rows are gone. Where one had a blocking deferral, what it parked is read again.
+    fn free_streams<'a>(
+        &mut self,
+        messages: impl Iterator<Item = (Key, &'a Arc<Message>)>,
+        settled: &Settled,
+    ) {
+        let mut first: std::collections::BTreeMap<i16, Place> = std::collections::BTreeMap::new();
+        for (key, message) in messages {
+            if message.deferrals > 0 {
+                first
+                    .entry(key.partition)
+                    .and_modify(|place| *place = key.place.min(*place))
+                    .or_insert(key.place);
+            }
+            self.lanes.free(message);
+            self.leave(key);
+        }
+        for &(partition, removals) in &settled.freed {
+            if let Some(&place) = first.get(&partition) {
+                self.reading.freed(partition, place, removals, place.xact);
+            }
+        }
+    }
+
+    /// A settled message leaves the memory, but not before every fetch that may still bring it has returned.
+    fn leave(&mut self, key: Key) {
+        self.hungry |= self.suspects.done(key);
+        if self.fetch.is_some() {
+            self.leaving.push(key);
+        } else {
+            self.lanes.remove(key);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Outcomes that wait to be recorded, and what the database said to them.
+//!
+//! One call at a time for each endpoint; what comes in meanwhile goes with the next one. A call that
+//! fails is made again: completing twice is a no-op.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::message::{Identity, Message};
+use crate::database::Link;
+use crate::store::{self, Burial, Claim, Deferral, Release, Settled};
+
+/// Most messages of one call.
+const BATCH: usize = 2_000;
+
+/// One call to the database.
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// Delete confirmed messages, and deferrals whose message is gone.
+    Complete(Vec<(Claim, Arc<Message>)>),
+    /// Delete deferrals whose message is gone.
+    Clear(Vec<Identity>),
+    /// Put messages off.
+    Defer(Vec<(Deferral, Arc<Message>)>),
+    /// Record an attempt before the message is run alone.
+    Attempt(Deferral, Arc<Message>),
+    /// Give messages up.
+    Bury(Vec<(Burial, Arc<Message>)>),
+    /// Give partitions back.
+    Release(Vec<Release>),
+}
+
+impl Act {
+    /// Does it.
+    pub async fn run(
+        &self,
+        link: &mut Link<'_>,
+        worker: Uuid,
+        endpoint: &str,
+    ) -> Result<Settled, sqlx::Error> {
+        match self {
+            Self::Complete(messages) => {
+                let mut claims: Vec<_> = messages.iter().map(|(claim, _)| *claim).collect();
+                store::complete_outbox_published(link, worker, endpoint, &mut claims).await
+            }
+            Self::Clear(identities) => {
+                let mut claims: Vec<_> = identities
+                    .iter()
+                    .map(|&identity| Claim { identity, epoch: 0 })
+                    .collect();
+                let settled =
+                    store::complete_outbox_published(link, worker, endpoint, &mut claims).await?;
+                Ok(Settled {
+                    lost: Vec::new(),
+                    ..settled
+                })
+            }
+            Self::Defer(messages) => {
+                let mut deferrals: Vec<_> = messages
+                    .iter()
+                    .map(|(deferral, _)| deferral.clone())
+                    .collect();
+                store::defer_messages(link, worker, endpoint, &mut deferrals).await
+            }
+            Self::Attempt(deferral, _) => {
+                store::defer_messages(link, worker, endpoint, &mut [deferral.clone()]).await
+            }
+            Self::Bury(messages) => {
+                let mut burials: Vec<_> =
+                    messages.iter().map(|(burial, _)| burial.clone()).collect();
+                store::bury_messages(link, worker, endpoint, &mut burials).await
+            }
+            Self::Release(releases) => {
+                store::release_work(link, worker, endpoint, releases).await?;
+                Ok(Settled::default())
+            }
+        }
+    }
+}
+
+/// What waits to be recorded.
+#[derive(Debug, Default)]
+pub struct Settling {
+    confirmed: Vec<(Claim, Arc<Message>)>,
+    orphans: Vec<Identity>,
+    deferred: Vec<(Deferral, Arc<Message>)>,
+    attempts: Vec<(Deferral, Arc<Message>)>,
+    buried: Vec<(Burial, Arc<Message>)>,
+    releases: Vec<Release>,
+    failed: Option<Act>,
+}
+
+impl Settling {
+    /// A message was confirmed.
+    pub fn complete(&mut self, claim: Claim, message: Arc<Message>) {
+        self.confirmed.push((claim, message));
+    }
+
+    /// A deferral without a message.
+    pub fn clear(&mut self, identity: Identity) {
+        if !self.orphans.contains(&identity) {
+            self.orphans.push(identity);
+        }
+    }
+
+    /// A message is put off.
+    pub fn defer(&mut self, deferral: Deferral, message: Arc<Message>) {
+        self.deferred.push((deferral, message));
+    }
+
+    /// An attempt is recorded before it is made.
+    pub fn attempt(&mut self, deferral: Deferral, message: Arc<Message>) {
+        self.attempts.push((deferral, message));
+    }
+
+    /// A message is given up.
+    pub fn bury(&mut self, burial: Burial, message: Arc<Message>) {
+        self.buried.push((burial, message));
+    }
+
+    /// A partition is given back.
+    pub fn release(&mut self, release: Release) {
+        self.releases.push(release);
+    }
+
+    /// The call that has failed comes first again.
+    pub fn again(&mut self, act: Act) {
+        self.failed = Some(act);
+    }
+
+    /// The next call to make, if there is one.
+    pub fn next_act(&mut self) -> Option<Act> {
+        if let Some(act) = self.failed.take() {
+            return Some(act);
+        }
+        if let Some((deferral, message)) = self.attempts.pop() {
+            return Some(Act::Attempt(deferral, message));
+        }
+        if !self.deferred.is_empty() {
+            return Some(Act::Defer(take(&mut self.deferred)));
+        }
+        if !self.buried.is_empty() {
+            return Some(Act::Bury(take(&mut self.buried)));
+        }
+        if !self.confirmed.is_empty() {
+            return Some(Act::Complete(take(&mut self.confirmed)));
+        }
+        if !self.orphans.is_empty() {
+            return Some(Act::Clear(take(&mut self.orphans)));
+        }
+        (!self.releases.is_empty()).then(|| Act::Release(take(&mut self.releases)))
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.confirmed.is_empty()
+            && self.orphans.is_empty()
+            && self.deferred.is_empty()
+            && self.attempts.is_empty()
+            && self.buried.is_empty()
+            && self.releases.is_empty()
+            && self.failed.is_none()
+    }
+}
+
+fn take<T>(items: &mut Vec<T>) -> Vec<T> {
+    let rest = items.split_off(items.len().min(BATCH));
+    std::mem::replace(items, rest)
+}

@@ -1,0 +1,226 @@
+//! From a message to what goes out: routing key, properties, headers.
+//!
+//! Pure, and the same on every repeat: nothing here depends on the attempt, the worker or the time.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use lapin::BasicProperties;
+use lapin::types::{
+    AMQPValue, ByteArray, DecimalValue, FieldArray, FieldTable, LongString, ShortString,
+};
+use postroom_crds::routing_key::{Part, Template};
+use serde_json::Value;
+
+use super::message::Message;
+
+/// AMQP's limit of a short string, in bytes.
+const SHORT_STRING: usize = 255;
+/// Headers nest at most so deep.
+const DEEPEST: usize = 16;
+
+/// What is published.
+#[derive(Debug)]
+pub struct Parcel {
+    /// Where to, within the exchange.
+    pub routing_key: ShortString,
+    /// Everything but the body.
+    pub properties: BasicProperties,
+}
+
+/// Packs a message, or says why it cannot be published.
+pub fn pack(
+    message: &Message,
+    endpoint: &str,
+    template: &Template,
+    fixed_headers: &BTreeMap<String, String>,
+) -> Result<Parcel, String> {
+    let own = match &message.headers {
+        None => serde_json::Map::new(),
+        Some(text) => serde_json::from_str(text).map_err(|e| format!("headers: {e}"))?,
+    };
+    let routing_key = match &message.routing_key {
+        Some(key) => key.clone(),
+        None => fill(template, message, &own),
+    };
+    let mut table = FieldTable::default();
+    for (name, value) in fixed_headers {
+        table.insert(short("header name", name)?, text(value));
+    }
+    for (name, value) in &own {
+        table.insert(short("header name", name)?, amqp_value(name, value, 0)?);
+    }
+    add_own_headers(&mut table, message, endpoint);
+    let mut properties = BasicProperties::default()
+        .with_message_id(message.identity.message_id.to_string().into())
+        .with_type(short("type", &message.kind)?)
+        .with_content_type(short("content_type", &message.content_type)?)
+        .with_timestamp(message.created_at)
+        .with_delivery_mode(2)
+        .with_headers(table);
+    if let Some(id) = &message.correlation_id {
+        properties = properties.with_correlation_id(short("correlation_id", id)?);
+    }
+    Ok(Parcel {
+        routing_key: short("routing key", &routing_key)?,
+        properties,
+    })
+}
+
+fn add_own_headers(table: &mut FieldTable, message: &Message, endpoint: &str) {
+    let mut add = |name: &'static str, value: Option<&str>| {
+        if let Some(value) = value {
+            table.insert(name.into(), text(value));
+        }
+    };
+    add("x-postroom-endpoint", Some(endpoint));
+    add("x-postroom-stream", message.stream.as_deref());
+    add(
+        "x-postroom-tenant",
+        Some(message.tenant.as_str()).filter(|t| !t.is_empty()),
+    );
+    add("x-postroom-causation-id", message.causation_id.as_deref());
+    add(
+        "x-postroom-idempotency-key",
+        message.idempotency_key.as_deref(),
+    );
+    add("traceparent", message.traceparent.as_deref());
+    table.insert(
+        "x-postroom-position".into(),
+        AMQPValue::LongLongInt(message.identity.key.place.id),
+    );
+}
+
+fn fill(template: &Template, message: &Message, own: &serde_json::Map<String, Value>) -> String {
+    let mut key = String::new();
+    for part in &template.parts {
+        match part {
+            Part::Text(text) => key.push_str(text),
+            Part::Type => key.push_str(&message.kind),
+            Part::Stream => key.push_str(message.stream.as_deref().unwrap_or_default()),
+            Part::Tenant => key.push_str(&message.tenant),
+            Part::Header(name) => match own.get(name) {
+                Some(Value::String(text)) => key.push_str(text),
+                Some(value @ (Value::Number(_) | Value::Bool(_))) => {
+                    key.push_str(&value.to_string())
+                }
+                Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => {}
+            },
+        }
+    }
+    key
+}
+
+fn short(what: &str, text: &str) -> Result<ShortString, String> {
+    if text.len() > SHORT_STRING {
+        return Err(format!(
+            "{what} has {} bytes, AMQP allows {SHORT_STRING}",
+            text.len()
+        ));
+    }
+    Ok(text.to_owned().into())
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(LongString::from(text.as_bytes()))
+}
+
+/// JSON to AMQP. What JSON has no type for is an object with one member that starts with `$`; `migrations/README.md` lists them.
+fn amqp_value(name: &str, value: &Value, depth: usize) -> Result<AMQPValue, String> {
+    if depth > DEEPEST {
+        return Err(format!("header '{name}' nests deeper than {DEEPEST}"));
+    }
+    Ok(match value {
+        Value::Null => AMQPValue::Void,
+        Value::Bool(b) => AMQPValue::Boolean(*b),
+        Value::String(s) => text(s),
+        Value::Number(n) => match (n.as_i64(), n.as_f64()) {
+            (Some(i), _) => AMQPValue::LongLongInt(i),
+            (None, Some(f)) => AMQPValue::Double(f),
+            (None, None) => return Err(format!("header '{name}': number {n} has no AMQP type")),
+        },
+        Value::Array(items) => {
+            let mut array = FieldArray::default();
+            for item in items {
+                array.push(amqp_value(name, item, depth + 1)?);
+            }
+            AMQPValue::FieldArray(array)
+        }
+        Value::Object(members) => match typed(name, members)? {
+            Some(value) => value,
+            None => {
+                let mut table = FieldTable::default();
+                for (key, item) in members {
+                    table.insert(
+                        short("header name", key)?,
+                        amqp_value(name, item, depth + 1)?,
+                    );
+                }
+                AMQPValue::FieldTable(table)
+            }
+        },
+    })
+}
+
+/// `{"$int16": 7}` and its like; none for an ordinary object.
+fn typed(
+    name: &str,
+    members: &serde_json::Map<String, Value>,
+) -> Result<Option<AMQPValue>, String> {
+    let mut entries = members.iter();
+    let (Some((kind, value)), None) = (entries.next(), entries.next()) else {
+        return Ok(None);
+    };
+    let Some(kind) = kind.strip_prefix('$') else {
+        return Ok(None);
+    };
+    let wrong = || format!("header '{name}': {value} cannot be read as {kind}");
+    let integer = || -> Result<i64, String> {
+        value
+            .as_i64()
+            .or_else(|| value.as_str().and_then(|s| s.parse().ok()))
+            .ok_or_else(wrong)
+    };
+    let float = || -> Result<f64, String> {
+        value
+            .as_f64()
+            .or_else(|| value.as_str().and_then(|s| s.parse().ok()))
+            .ok_or_else(wrong)
+    };
+    let bytes = || -> Result<Vec<u8>, String> {
+        value
+            .as_str()
+            .and_then(|s| STANDARD.decode(s).ok())
+            .ok_or_else(wrong)
+    };
+    Ok(Some(match kind {
+        "int8" => AMQPValue::ShortShortInt(integer()?.try_into().map_err(|_| wrong())?),
+        "uint8" => AMQPValue::ShortShortUInt(integer()?.try_into().map_err(|_| wrong())?),
+        "int16" => AMQPValue::ShortInt(integer()?.try_into().map_err(|_| wrong())?),
+        "uint16" => AMQPValue::ShortUInt(integer()?.try_into().map_err(|_| wrong())?),
+        "int32" => AMQPValue::LongInt(integer()?.try_into().map_err(|_| wrong())?),
+        "uint32" => AMQPValue::LongUInt(integer()?.try_into().map_err(|_| wrong())?),
+        "int64" => AMQPValue::LongLongInt(integer()?),
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the sender asked for single precision"
+        )]
+        "float" => AMQPValue::Float(float()? as f32),
+        "double" => AMQPValue::Double(float()?),
+        "timestamp" => AMQPValue::Timestamp(integer()?.try_into().map_err(|_| wrong())?),
+        "bytes" => AMQPValue::ByteArray(ByteArray::from(bytes()?)),
+        "string" => AMQPValue::LongString(LongString::from(bytes()?)),
+        "decimal" => {
+            let member = |key: &str| value.get(key).and_then(Value::as_u64).ok_or_else(wrong);
+            AMQPValue::DecimalValue(DecimalValue {
+                scale: member("scale")?.try_into().map_err(|_| wrong())?,
+                value: member("value")?.try_into().map_err(|_| wrong())?,
+            })
+        }
+        _ => return Err(format!("header '{name}': ${kind} is not a known type")),
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,336 @@
+//! `postroom-worker run`: starts the parts, waits for the stop signal, drains.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postroom_crds::worker_config::{OutboxConfig, WorkerConfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::backoff::Backoff;
+use crate::broker::{self, Transport};
+use crate::database::Database;
+use crate::heart::{Claims, Heart};
+use crate::http::{self, Served};
+use crate::lease::Trust;
+use crate::metrics::METRICS;
+use crate::outbox::{self, Shared};
+use crate::poll::{self, Waiters};
+use crate::reason::Reason;
+use crate::status::{Scope, Status};
+use crate::store::{self, Claimant, Signal};
+use crate::{migrate, upkeep};
+
+/// The drain ends so long before the grace period does.
+const BEFORE_THE_KILL: Duration = Duration::from_secs(5);
+/// Deadline of the calls before the first claim.
+const PREPARE: Duration = Duration::from_secs(30);
+
+/// Works until SIGTERM or SIGINT, then drains.
+pub async fn run(config: WorkerConfig, address: SocketAddr, sweep: bool) -> Result<(), Reason> {
+    let mut stop = Stop::listen()?;
+    let listener = http::open(address).await?;
+    let status = Status::default();
+    let database = Database::new(&config.database, &config.schema);
+    let mut parts = JoinSet::new();
+    parts.spawn(http::serve(listener, served(&config, &status)));
+
+    let transports = connect_transports(&config, &status, &mut parts);
+    tokio::select! {
+        prepared = prepare(&database, &config, &status) => prepared?,
+        () = stop.signalled() => return Ok(()),
+    }
+    let (drain, draining) = watch::channel(false);
+    let claimant = Claimant {
+        id: Uuid::new_v4(),
+        host: host_name(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    tracing::info!(worker = %claimant.id, "Working as {} for {}/{}", claimant.id, config.namespace, config.name);
+    let endpoints = start(
+        &config,
+        &database,
+        &transports,
+        &claimant,
+        &status,
+        draining,
+        sweep,
+        &mut parts,
+    );
+
+    stop.signalled().await;
+    tracing::info!("Draining: nothing new is claimed, what is in flight is finished");
+    status.drains();
+    drain.send_replace(true);
+    finish(
+        endpoints,
+        Duration::from_secs(u64::from(config.worker.grace_seconds)).saturating_sub(BEFORE_THE_KILL),
+    )
+    .await;
+    deregister(&database, claimant.id).await;
+    parts.shutdown().await;
+    tracing::info!("Drained");
+    Ok(())
+}
+
+/// The signals that stop a worker.
+struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn listen() -> Result<Self, Reason> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Reason::new(
+                    "NoSignals",
+                    format!("signals cannot be received: {error}"),
+                    "",
+                )
+            })
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn signalled(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn served(config: &WorkerConfig, status: &Status) -> Served {
+    Served {
+        namespace: config.namespace.clone(),
+        name: config.name.clone(),
+        endpoints: config
+            .outboxes
+            .iter()
+            .map(|outbox| outbox.name.clone())
+            .collect(),
+        status: status.clone(),
+    }
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+type Transports = Vec<(String, watch::Receiver<Transport>)>;
+
+/// One connection for each transport, and one task that shows its state.
+fn connect_transports(
+    config: &WorkerConfig,
+    status: &Status,
+    parts: &mut JoinSet<()>,
+) -> Transports {
+    config
+        .transports
+        .iter()
+        .map(|transport| {
+            let (sender, receiver) = watch::channel(Transport::Down {
+                since: Instant::now(),
+                reason: None,
+            });
+            parts.spawn(broker::keep_connected(transport.clone(), sender));
+            parts.spawn(show_transport(
+                transport.name.clone(),
+                receiver.clone(),
+                status.clone(),
+            ));
+            (transport.name.clone(), receiver)
+        })
+        .collect()
+}
+
+async fn show_transport(name: String, mut state: watch::Receiver<Transport>, status: Status) {
+    let scope = Scope::Transport(name.clone());
+    loop {
+        let seen = state.borrow_and_update().clone();
+        match seen {
+            Transport::Down { reason, .. } => {
+                METRICS.transport(&name, false, false);
+                if let Some(reason) = reason {
+                    status.raise(scope.clone(), reason);
+                }
+            }
+            Transport::Up(up) => {
+                METRICS.transport(&name, true, up.blocked.is_some());
+                match up.blocked {
+                    None => status.clear(&scope),
+                    Some(why) => status.raise(
+                        scope.clone(),
+                        Reason::new(
+                            "Blocked",
+                            format!("the broker blocks publishing: {why}"),
+                            "Free memory or disk on the broker; publishing goes on by itself.",
+                        ),
+                    ),
+                }
+            }
+        }
+        if state.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for a database with a schema of this version, and registers the endpoints. Gives up only on a newer schema.
+async fn prepare(
+    database: &Database,
+    config: &WorkerConfig,
+    status: &Status,
+) -> Result<(), Reason> {
+    let mut session = database.session("start");
+    let mut backoff = Backoff::default();
+    loop {
+        let mut verdict = Ok(());
+        let call = session.call(PREPARE, async |link| {
+            verdict = migrate::check_version(link).await;
+            if verdict.is_ok() {
+                migrate::register(link, config).await
+            } else {
+                Ok(())
+            }
+        });
+        match call.await.and(verdict) {
+            Ok(()) => {
+                status.clear(&Scope::Database);
+                session.close().await;
+                return Ok(());
+            }
+            Err(reason) if reason.code == "SchemaAhead" => return Err(reason),
+            Err(reason) => status.raise(Scope::Database, reason),
+        }
+        tokio::time::sleep(backoff.next_pause()).await;
+    }
+}
+
+/// Starts heart, poll, upkeep, and one task for each endpoint; answers the latter.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of the process, each used once"
+)]
+fn start(
+    config: &WorkerConfig,
+    database: &Database,
+    transports: &Transports,
+    claimant: &Claimant,
+    status: &Status,
+    draining: watch::Receiver<bool>,
+    sweep: bool,
+    parts: &mut JoinSet<()>,
+) -> JoinSet<()> {
+    let trust = Trust::default();
+    let claim_now = Arc::new(Notify::new());
+    let low_marks = Arc::default();
+    let reader = Arc::new(Mutex::new(database.session("read")));
+    let settler = Arc::new(Mutex::new(database.session("settle")));
+    let waiters = Waiters::default();
+    let (signal, signalled) = watch::channel(Signal::default());
+    let (claims, claimed) = watch::channel(Arc::new(Claims::default()));
+    let served = with_transports(config, transports);
+
+    let mut endpoints = JoinSet::new();
+    for (outbox, transport) in &served {
+        endpoints.spawn(outbox::serve(Shared {
+            config: outbox.clone(),
+            paused: config.paused,
+            worker: claimant.id,
+            trust: trust.clone(),
+            reader: reader.clone(),
+            settler: settler.clone(),
+            claims: claimed.clone(),
+            signal: signalled.clone(),
+            waiters: waiters.clone(),
+            claim_now: claim_now.clone(),
+            low_marks: Arc::clone(&low_marks),
+            transport: transport.clone(),
+            draining: draining.clone(),
+            status: status.clone(),
+            metrics: METRICS.outbox(&config.namespace, &config.name, &outbox.name),
+            sweep,
+        }));
+    }
+    let heart = Heart {
+        claimant: claimant.clone(),
+        lease: Duration::from_secs(u64::from(config.worker.lease_seconds)),
+        endpoints: served
+            .iter()
+            .map(|(outbox, transport)| (outbox.name.clone(), transport.clone()))
+            .collect(),
+        session: database.session("claim"),
+        trust,
+        claims,
+        claim_now,
+        low_marks,
+        draining,
+        status: status.clone(),
+    };
+    let ceiling = idle_ceiling(config);
+    parts.spawn(heart.beat());
+    parts.spawn(poll::poll(reader, waiters, ceiling, signal, status.clone()));
+    parts.spawn(upkeep::keep_up(database.session("upkeep"), status.clone()));
+    endpoints
+}
+
+/// The outboxes with the state of their transports.
+fn with_transports(
+    config: &WorkerConfig,
+    transports: &Transports,
+) -> Vec<(Arc<OutboxConfig>, watch::Receiver<Transport>)> {
+    let transport_of = |outbox: &OutboxConfig| {
+        let mut named = transports
+            .iter()
+            .filter(|(name, _)| *name == outbox.transport);
+        named.next().map(|(_, state)| state.clone())
+    };
+    let outboxes = config.outboxes.iter();
+    outboxes
+        .filter_map(|outbox| Some((Arc::new(outbox.clone()), transport_of(outbox)?)))
+        .collect()
+}
+
+/// Longest pause of the poll: the shortest that an endpoint asks for.
+fn idle_ceiling(config: &WorkerConfig) -> Duration {
+    let ceilings = config
+        .outboxes
+        .iter()
+        .map(|outbox| outbox.delivery.max_idle_poll_milliseconds);
+    Duration::from_millis(u64::from(ceilings.min().unwrap_or(100)))
+}
+
+/// Waits for the endpoints to drain, for as long as there is time.
+async fn finish(mut endpoints: JoinSet<()>, time: Duration) {
+    let all = async { while endpoints.join_next().await.is_some() {} };
+    if tokio::time::timeout(time, all).await.is_err() {
+        tracing::warn!(
+            "Not everything in flight was settled within {time:?}; others will publish it again with the same ids"
+        );
+    }
+    endpoints.shutdown().await;
+}
+
+/// Takes the process off the list, so that whatever it still holds is free at once.
+async fn deregister(database: &Database, worker: Uuid) {
+    let mut session = database.session("stop");
+    let call = session.call(Duration::from_secs(2), async |link| {
+        store::deregister_worker(link, worker).await
+    });
+    if let Err(reason) = call.await {
+        tracing::warn!(
+            code = reason.code,
+            "Could not deregister; the lease runs out by itself: {reason}"
+        );
+    }
+    session.close().await;
+}

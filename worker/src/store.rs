@@ -1,0 +1,528 @@
+//! The Rust face of the SQL functions for workers: one function for each, nothing else.
+//!
+//! Invariant: every settle names the whole key and the message id, in key order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::types::PgInterval;
+use sqlx::{Executor, Row as _, postgres::PgRow};
+use uuid::Uuid;
+
+use crate::database::Link;
+use crate::hooks;
+use crate::outbox::message::{Batch, Identity, Key, Message, Place, Row, Snapshot};
+
+/// Who claims.
+#[derive(Debug, Clone)]
+pub struct Claimant {
+    /// Fresh for every process.
+    pub id: Uuid,
+    /// Host name, for people.
+    pub host: String,
+    /// Version, for people.
+    pub version: String,
+}
+
+/// What a worker holds of one endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// The held partitions.
+    pub partitions: BTreeMap<i16, HeldPartition>,
+}
+
+/// One held partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldPartition {
+    /// Number of the claim; the fencing token.
+    pub epoch: i64,
+    /// Where a new owner starts to read.
+    pub low_mark: u64,
+    /// Counter of removed blocking deferrals.
+    pub removals: i64,
+    /// Should be handed over to others.
+    pub hand_over: bool,
+    /// The owner before vanished without a release.
+    pub suspect: bool,
+}
+
+/// What `claim_work` answers.
+#[derive(Debug, Clone, Default)]
+pub struct Claimed {
+    /// By endpoint.
+    pub holdings: BTreeMap<String, Holding>,
+    /// Incarnation of the server.
+    pub incarnation: Option<Uuid>,
+}
+
+/// What a settle answers.
+#[derive(Debug, Clone, Default)]
+pub struct Settled {
+    /// Partitions whose lease is not the worker's any more.
+    pub lost: Vec<i16>,
+    /// Partitions in which a blocking deferral was removed, with the counter after that.
+    pub freed: Vec<(i16, i64)>,
+    /// Incarnation of the server.
+    pub incarnation: Option<Uuid>,
+}
+
+/// A message with the claim it was handed out under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The message.
+    pub identity: Identity,
+    /// Epoch of its partition.
+    pub epoch: i64,
+}
+
+/// A deferral to write.
+#[derive(Debug, Clone)]
+pub struct Deferral {
+    /// The message.
+    pub claim: Claim,
+    /// For so long.
+    pub delay: Duration,
+    /// Counts against the limit.
+    pub counted: bool,
+    /// Its stream waits.
+    pub blocking: bool,
+    /// Reason code.
+    pub reason: String,
+    /// What was seen.
+    pub error: String,
+}
+
+/// A message to give up.
+#[derive(Debug, Clone)]
+pub struct Burial {
+    /// The message.
+    pub claim: Claim,
+    /// Reason code.
+    pub reason: String,
+    /// What was seen.
+    pub error: String,
+}
+
+/// Low marks to move: endpoint, partition, value as last seen, new value.
+pub type LowMarks = BTreeMap<String, Vec<(i16, u64, u64)>>;
+
+fn interval(duration: Duration) -> PgInterval {
+    PgInterval {
+        months: 0,
+        days: 0,
+        microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX),
+    }
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "transaction numbers are never negative"
+)]
+fn unsigned(values: Vec<i64>) -> Vec<u64> {
+    values.into_iter().map(|v| v as u64).collect()
+}
+
+/// Renews the lease, takes a fair share, answers what is held.
+pub async fn claim_work(
+    link: &mut Link<'_>,
+    claimant: &Claimant,
+    lease: Duration,
+    endpoints: &[String],
+    in_flight: &BTreeMap<String, usize>,
+    low_marks: &LowMarks,
+) -> Result<Claimed, sqlx::Error> {
+    let low_marks: BTreeMap<_, Vec<_>> = low_marks
+        .iter()
+        .map(|(endpoint, marks)| {
+            let marks = marks
+                .iter()
+                .map(|(p, seen, new)| (p, seen.to_string(), new.to_string()));
+            (endpoint, marks.collect())
+        })
+        .collect();
+    let query = link
+        .query(
+            "select endpoint, partitions, epochs, low_marks_now::text[]::bigint[], removals, hand_over, suspects, incarnation \
+             from @schema@.claim_work($1, $2, $3, $4, $5, null, $6, $7)",
+        )
+        .bind(claimant.id)
+        .bind(&claimant.host)
+        .bind(&claimant.version)
+        .bind(interval(lease))
+        .bind(endpoints)
+        .bind(sqlx::types::Json(in_flight))
+        .bind(sqlx::types::Json(low_marks));
+    let mut claimed = Claimed::default();
+    for row in link.connection.fetch_all(query).await? {
+        let (partitions, epochs): (Vec<i16>, Vec<i64>) = (row.try_get(1)?, row.try_get(2)?);
+        let (low_marks, removals): (Vec<i64>, Vec<i64>) = (row.try_get(3)?, row.try_get(4)?);
+        let (hand_over, suspects): (Vec<i16>, Vec<i16>) = (row.try_get(5)?, row.try_get(6)?);
+        claimed.incarnation = row.try_get(7)?;
+        let held = partitions.iter().enumerate().map(|(i, &partition)| {
+            let held = HeldPartition {
+                epoch: epochs[i],
+                low_mark: unsigned(vec![low_marks[i]])[0],
+                removals: removals[i],
+                hand_over: hand_over.contains(&partition),
+                suspect: suspects.contains(&partition),
+            };
+            (partition, held)
+        });
+        let holding = Holding {
+            partitions: held.collect(),
+        };
+        claimed.holdings.insert(row.try_get(0)?, holding);
+    }
+    Ok(claimed)
+}
+
+/// What the idle poll sees.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Signal {
+    /// Last position given out.
+    pub position: i64,
+    /// Running transactions.
+    pub snapshot: Snapshot,
+    /// Incarnation of the server.
+    pub incarnation: Option<Uuid>,
+}
+
+/// One tiny read: has anything moved?
+pub async fn poll(link: &mut Link<'_>) -> Result<Signal, sqlx::Error> {
+    let query =
+        link.query("select position, snapshot::text, incarnation from @schema@.poll_outbox()");
+    let row = link.connection.fetch_one(query).await?;
+    Ok(Signal {
+        position: row.try_get(0)?,
+        snapshot: snapshot(row.try_get(1)?)?,
+        incarnation: row.try_get(2)?,
+    })
+}
+
+fn snapshot(text: &str) -> Result<Snapshot, sqlx::Error> {
+    Snapshot::parse(text)
+        .ok_or_else(|| sqlx::Error::Decode(format!("'{text}' is no snapshot").into()))
+}
+
+/// What a fetch asks for.
+#[derive(Debug, Clone)]
+pub struct Fetch {
+    /// Endpoint.
+    pub endpoint: String,
+    /// Held partitions.
+    pub partitions: Vec<i16>,
+    /// Cursor of each.
+    pub places: Vec<Place>,
+    /// Remembered transactions.
+    pub running: Vec<u64>,
+    /// Most rows.
+    pub max_rows: i32,
+    /// Most bytes of bodies.
+    pub max_bytes: i64,
+}
+
+/// The next rows, all in one snapshot.
+pub async fn fetch_outbox_batch(link: &mut Link<'_>, fetch: &Fetch) -> Result<Batch, sqlx::Error> {
+    let xacts: Vec<String> = fetch.places.iter().map(|p| p.xact.to_string()).collect();
+    let ids: Vec<i64> = fetch.places.iter().map(|p| p.id).collect();
+    let running: Vec<String> = fetch.running.iter().map(u64::to_string).collect();
+    let query = link
+        .query(
+            "select kind, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, body, correlation_id, causation_id, \
+             traceparent, idempotency_key, extract(epoch from created_at)::bigint, expired, attempts, deferrals, snapshot::text, next_due_in, incarnation, \
+             low_marks, removals from @schema@.fetch_outbox_batch($1, $2, $3::text[]::xid8[], $4, $5::text[]::xid8[], $6, $7)",
+        )
+        .bind(&fetch.endpoint)
+        .bind(&fetch.partitions)
+        .bind(xacts)
+        .bind(ids)
+        .bind(running)
+        .bind(fetch.max_rows)
+        .bind(fetch.max_bytes);
+    let rows = link.connection.fetch_all(query).await?;
+    let mut batch = Batch::default();
+    batch.rows.reserve(rows.len());
+    for row in &rows {
+        match row.try_get::<i16, _>(0)? {
+            0 => {
+                batch.snapshot = snapshot(row.try_get(20)?)?;
+                let due: Option<f64> = row.try_get(21)?;
+                batch.next_due = due.map(|s| Duration::try_from_secs_f64(s).unwrap_or_default());
+                batch.incarnation = row.try_get(22)?;
+                batch.low_marks = unsigned(row.try_get(23)?);
+                batch.removals = row.try_get(24)?;
+            }
+            1 => batch.rows.push(Row::Late(message(row)?)),
+            2 => batch.rows.push(Row::Next(message(row)?)),
+            3 => batch.rows.push(Row::Due(message(row)?)),
+            4 => batch.rows.push(Row::Skipped(identity(row)?.key)),
+            5 => batch.rows.push(Row::Orphan(identity(row)?)),
+            _ => batch.too_many_late = true,
+        }
+    }
+    Ok(batch)
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "transaction numbers are never negative"
+)]
+fn identity(row: &PgRow) -> Result<Identity, sqlx::Error> {
+    Ok(Identity {
+        key: Key {
+            partition: row.try_get(1)?,
+            place: Place {
+                xact: row.try_get::<i64, _>(2)? as u64,
+                id: row.try_get(3)?,
+            },
+        },
+        message_id: row.try_get(4)?,
+    })
+}
+
+fn message(row: &PgRow) -> Result<Arc<Message>, sqlx::Error> {
+    Ok(Arc::new(Message {
+        identity: identity(row)?,
+        tenant: row.try_get(5)?,
+        stream: row.try_get(6)?,
+        kind: row.try_get(7)?,
+        routing_key: row.try_get(8)?,
+        content_type: row.try_get(9)?,
+        headers: row.try_get(10)?,
+        body: row.try_get(11)?,
+        correlation_id: row.try_get(12)?,
+        causation_id: row.try_get(13)?,
+        traceparent: row.try_get(14)?,
+        idempotency_key: row.try_get(15)?,
+        created_at: row.try_get::<i64, _>(16)?.try_into().unwrap_or_default(),
+        expired: row.try_get(17)?,
+        attempts: row.try_get::<i32, _>(18)?.try_into().unwrap_or_default(),
+        deferrals: row.try_get::<i32, _>(19)?.try_into().unwrap_or_default(),
+    }))
+}
+
+/// The parallel arrays that name messages in a settle.
+struct Keys {
+    partitions: Vec<i16>,
+    epochs: Vec<i64>,
+    xacts: Vec<String>,
+    ids: Vec<i64>,
+    message_ids: Vec<Uuid>,
+}
+
+impl Keys {
+    fn of<'a>(claims: impl Iterator<Item = &'a Claim>) -> Self {
+        let mut keys = Self {
+            partitions: Vec::new(),
+            epochs: Vec::new(),
+            xacts: Vec::new(),
+            ids: Vec::new(),
+            message_ids: Vec::new(),
+        };
+        for claim in claims {
+            keys.partitions.push(claim.identity.key.partition);
+            keys.epochs.push(claim.epoch);
+            keys.xacts.push(claim.identity.key.place.xact.to_string());
+            keys.ids.push(claim.identity.key.place.id);
+            keys.message_ids.push(claim.identity.message_id);
+        }
+        keys
+    }
+}
+
+/// Deletes what was confirmed.
+pub async fn complete_outbox_published(
+    link: &mut Link<'_>,
+    worker: Uuid,
+    endpoint: &str,
+    claims: &mut [Claim],
+) -> Result<Settled, sqlx::Error> {
+    claims.sort_unstable_by_key(|claim| claim.identity.key);
+    let keys = Keys::of(claims.iter());
+    let text = if hooks::broken("anonymous-settle") {
+        "select '{}'::smallint[], '{}'::smallint[], '{}'::bigint[], incarnation from @schema@.complete_outbox_published($1, $2, $3, $4, $5::text[]::xid8[], $6, \
+         array(select coalesce(o.message_id, k.m) from unnest($3, $5::text[]::xid8[], $6, $7) k(p, x, i, m) left join @schema@.outbox o \
+         on o.endpoint = $2 and o.partition = k.p and o.xact = k.x and o.id = k.i))"
+    } else {
+        "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.complete_outbox_published($1, $2, $3, $4, $5::text[]::xid8[], $6, $7)"
+    };
+    let query = link
+        .query(text)
+        .bind(worker)
+        .bind(endpoint)
+        .bind(keys.partitions)
+        .bind(keys.epochs)
+        .bind(keys.xacts)
+        .bind(keys.ids)
+        .bind(keys.message_ids);
+    settled(&link.connection.fetch_one(query).await?)
+}
+
+fn settled(row: &PgRow) -> Result<Settled, sqlx::Error> {
+    let (partitions, removals): (Vec<i16>, Vec<i64>) = (row.try_get(1)?, row.try_get(2)?);
+    Ok(Settled {
+        lost: row.try_get(0)?,
+        freed: partitions.into_iter().zip(removals).collect(),
+        incarnation: row.try_get(3)?,
+    })
+}
+
+/// Puts messages off.
+pub async fn defer_messages(
+    link: &mut Link<'_>,
+    worker: Uuid,
+    endpoint: &str,
+    deferrals: &mut [Deferral],
+) -> Result<Settled, sqlx::Error> {
+    deferrals.sort_unstable_by_key(|d| d.claim.identity.key);
+    let keys = Keys::of(deferrals.iter().map(|d| &d.claim));
+    let query = link
+        .query(
+            "select lost_partitions, '{}'::smallint[], '{}'::bigint[], incarnation from @schema@.defer_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9, $10, $11, $12)",
+        )
+        .bind(worker)
+        .bind(endpoint)
+        .bind(keys.partitions)
+        .bind(keys.epochs)
+        .bind(keys.xacts)
+        .bind(keys.ids)
+        .bind(keys.message_ids)
+        .bind(deferrals.iter().map(|d| interval(d.delay)).collect::<Vec<_>>())
+        .bind(deferrals.iter().map(|d| d.counted).collect::<Vec<_>>())
+        .bind(deferrals.iter().map(|d| d.blocking).collect::<Vec<_>>())
+        .bind(deferrals.iter().map(|d| d.reason.clone()).collect::<Vec<_>>())
+        .bind(deferrals.iter().map(|d| d.error.clone()).collect::<Vec<_>>());
+    settled(&link.connection.fetch_one(query).await?)
+}
+
+/// Gives messages up.
+pub async fn bury_messages(
+    link: &mut Link<'_>,
+    worker: Uuid,
+    endpoint: &str,
+    burials: &mut [Burial],
+) -> Result<Settled, sqlx::Error> {
+    burials.sort_unstable_by_key(|b| b.claim.identity.key);
+    let keys = Keys::of(burials.iter().map(|b| &b.claim));
+    let query = link
+        .query(
+            "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.bury_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9)",
+        )
+        .bind(worker)
+        .bind(endpoint)
+        .bind(keys.partitions)
+        .bind(keys.epochs)
+        .bind(keys.xacts)
+        .bind(keys.ids)
+        .bind(keys.message_ids)
+        .bind(burials.iter().map(|b| b.reason.clone()).collect::<Vec<_>>())
+        .bind(burials.iter().map(|b| b.error.clone()).collect::<Vec<_>>());
+    settled(&link.connection.fetch_one(query).await?)
+}
+
+/// A partition to give back: epoch, low mark as stored, low mark reached.
+pub type Release = (i16, i64, u64, u64);
+
+/// Gives partitions back.
+pub async fn release_work(
+    link: &mut Link<'_>,
+    worker: Uuid,
+    endpoint: &str,
+    releases: &[Release],
+) -> Result<(), sqlx::Error> {
+    let text = |marks: Vec<u64>| marks.iter().map(u64::to_string).collect::<Vec<_>>();
+    let query = link
+        .query(
+            "select @schema@.release_work($1, $2, $3, $4, $5::text[]::xid8[], $6::text[]::xid8[])",
+        )
+        .bind(worker)
+        .bind(endpoint)
+        .bind(releases.iter().map(|r| r.0).collect::<Vec<_>>())
+        .bind(releases.iter().map(|r| r.1).collect::<Vec<_>>())
+        .bind(text(releases.iter().map(|r| r.2).collect()))
+        .bind(text(releases.iter().map(|r| r.3).collect()));
+    link.connection.execute(query).await.map(drop)
+}
+
+/// Takes the worker off the list.
+pub async fn deregister_worker(link: &mut Link<'_>, worker: Uuid) -> Result<(), sqlx::Error> {
+    let query = link
+        .query("select @schema@.deregister_worker($1)")
+        .bind(worker);
+    link.connection.execute(query).await.map(drop)
+}
+
+/// One pass of upkeep: rows by task.
+pub async fn perform_maintenance(link: &mut Link<'_>) -> Result<Vec<(String, i64)>, sqlx::Error> {
+    let query = link.query("select task, rows from @schema@.perform_maintenance()");
+    let rows = link.connection.fetch_all(query).await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect()
+}
+
+/// The backlog of one endpoint, as the view shows it.
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Backlog {
+    /// Endpoint.
+    pub endpoint: String,
+    /// `Outbox` or `Inbox`.
+    pub direction: String,
+    /// Committed, not settled, neither deferred nor parked; includes what is in flight.
+    pub pending: i64,
+    /// In flight, as all workers reported last.
+    pub in_flight: i64,
+    /// Waiting for a time.
+    pub deferred: i64,
+    /// Held back by an earlier message of their stream.
+    pub parked: i64,
+    /// Given up.
+    pub dead: i64,
+    /// When the oldest pending one was written; RFC 3339.
+    pub oldest_pending_time: Option<String>,
+    /// Its age in seconds at the time of measuring.
+    pub oldest_pending_age_seconds: Option<f64>,
+    /// Whether the endpoint is paused.
+    pub paused: bool,
+}
+
+/// Measures the backlog of all endpoints.
+pub async fn backlog(link: &mut Link<'_>) -> Result<Vec<Backlog>, sqlx::Error> {
+    let query = link.query(
+        "select endpoint, direction, pending, in_flight, deferred, parked, dead, to_char(oldest_pending_time at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), \
+         extract(epoch from clock_timestamp() - oldest_pending_time)::float8, paused from @schema@.backlog order by endpoint",
+    );
+    let rows = link.connection.fetch_all(query).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Backlog {
+                endpoint: row.try_get(0)?,
+                direction: row.try_get(1)?,
+                pending: row.try_get(2)?,
+                in_flight: row.try_get(3)?,
+                deferred: row.try_get(4)?,
+                parked: row.try_get(5)?,
+                dead: row.try_get(6)?,
+                oldest_pending_time: row.try_get(7)?,
+                oldest_pending_age_seconds: row.try_get(8)?,
+                paused: row.try_get(9)?,
+            })
+        })
+        .collect()
+}
+
+/// Where a message is, one sentence for each place.
+pub async fn explain_message(
+    link: &mut Link<'_>,
+    message_id: &str,
+    tenant: Option<&str>,
+) -> Result<Vec<String>, sqlx::Error> {
+    let query = link
+        .query("select * from @schema@.explain_message($1, $2)")
+        .bind(message_id.to_owned())
+        .bind(tenant.map(str::to_owned));
+    let rows = link.connection.fetch_all(query).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
+}
