@@ -33,7 +33,7 @@ lint: ## Check format, lints, scripts, and that each crate builds alone
 	cargo clippy --locked --workspace --all-targets $(HOOKS) -- -D warnings
 	for crate in $(CRATES); do cargo check --locked --quiet --package "$$crate"; done
 	cargo check --locked --quiet --package postroom-crds --no-default-features
-	for script in .ci/run tests/services/*.sh; do bash -n "$$script"; done
+	for script in .ci/run tests/services/*.sh tests/demo/*.sh; do bash -n "$$script"; done
 
 generate: ## Write the generated files again
 	cargo build --locked --workspace
@@ -61,14 +61,12 @@ scenarios: build ## Run some scenarios, for example: make scenarios ONLY=drain T
 	done
 
 demo: ## Show it: a small shop, real servers, a worker killed in the middle
-	tests/services/install.sh
-	cargo build --locked --release --workspace
-	target/release/postroom-demo up
+	@tests/demo/demo.sh up
 
 demo-down: ## Remove what the demo left running
-	target/release/postroom-demo down
+	@tests/demo/demo.sh down
 
 bench: ## Measure, against a bare publishing loop on the same machine
 	tests/services/install.sh
-	cargo build --locked --release --workspace
+	cargo build --locked --release --package postroom-worker --package postroom-tests
 	target/release/postroom-bench

@@ -2,85 +2,88 @@
 
 create type receipt as (slot int, message_id uuid, outcome text, "position" bigint, first_seen_at timestamptz);
 
+-- The small functions are parsed here and now, so that nothing a session has in its search path can get into them.
+
 -- A time-ordered id (RFC 9562, version 7).
-create function new_message_id() returns uuid language sql volatile as $$
-    select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
-        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid
-$$;
+create function new_message_id() returns uuid language sql volatile
+    return encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid;
 
 -- The id of a message whose sender has ids of its own: a uuid as it is, any other text by its hash (version 8).
-create function message_id_of(endpoint text, foreign_id text) returns uuid language sql immutable as $$
-    select case when foreign_id ~ '^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$' then foreign_id::uuid
+create function message_id_of(endpoint text, foreign_id text) returns uuid language sql immutable
+    return (select case when foreign_id ~ '^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$' then foreign_id::uuid
     else encode(set_byte(set_byte(substring(h from 1 for 16),
             6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid end
-    from (select sha256(convert_to(endpoint || E'\n' || foreign_id, 'UTF8'))) s(h)
-$$;
+    from (select sha256(convert_to(endpoint || E'\n' || foreign_id, 'UTF8'))) s(h));
 
 -- What keeps its order together: nothing (null), one stream of one tenant, or the whole endpoint.
-create function stream_key(ordering text, tenant text, stream text) returns text language sql immutable as $$
-    select case ordering when 'PerStream' then tenant || E'\n' || stream when 'Total' then '' end
-$$;
+create function stream_key(ordering text, tenant text, stream text) returns text language sql immutable
+    return case ordering when 'PerStream' then tenant || E'\n' || stream when 'Total' then '' end;
 
 -- What a message means, for the comparison of repeats: type, content type and body.
-create function message_digest(type text, content_type text, body bytea) returns bytea language sql immutable as $$
-    select sha256(int4send(octet_length(type)) || convert_to(type, 'UTF8')
-        || int4send(octet_length(content_type)) || convert_to(content_type, 'UTF8') || body)
-$$;
+create function message_digest(type text, content_type text, body bytea) returns bytea language sql immutable
+    return sha256(int4send(octet_length(type)) || convert_to(type, 'UTF8')
+        || int4send(octet_length(content_type)) || convert_to(content_type, 'UTF8') || body);
 
--- Fills in and checks a new outbox row. No SET clause (4 microseconds a row), so every name is qualified.
+-- Fills in and checks a new outbox row. It runs as whoever inserts, with the search path of that session, and a SET clause
+-- would cost 4 microseconds a row: so every type, function and operator is qualified.
 -- The transaction number is taken before the position: a transaction that a snapshot does not list as running
 -- has then no position yet either, and the reader cannot have passed it.
 create function fill_outbox_row() returns trigger language plpgsql as $$
 declare
-    e    record;
-    x    xid8 := pg_catalog.pg_current_xact_id();
-    size bigint;
+    direction pg_catalog.text;
+    ordering  pg_catalog.text;
+    most      pg_catalog.int8;
+    size      pg_catalog.int8;
+    x         pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
 begin
-    select direction, ordering, max_message_bytes into e from @schema@.endpoint where name = new.endpoint;
-    if e.direction is distinct from 'Outbox' then
+    select e.direction, e.ordering, e.max_message_bytes into direction, ordering, most from @schema@.endpoint e where e.name operator(pg_catalog.=) new.endpoint;
+    if direction is null or direction operator(pg_catalog.<>) 'Outbox' then
         raise exception using errcode = 'PR004',
             message = pg_catalog.format('endpoint %L is not an outbox', new.endpoint),
             hint = 'Declare it under spec.outboxes of the resource and run the migration, or correct the name.';
     end if;
-    -- Only the writer functions name the running transaction; they have drawn their positions already.
-    if new.id is null or new.xact is distinct from x then
-        new.id := nextval('@schema@.message_position');
+    -- The writer functions have drawn their positions already. They alone run as a role that may delete here; what anybody
+    -- else gives is replaced.
+    if new.id is null or new.xact is null or new.xact operator(pg_catalog.<>) x or not pg_catalog.has_table_privilege(tg_relid, 'DELETE') then
+        new.id := pg_catalog.nextval('@schema@.message_position'::pg_catalog.regclass);
     end if;
     new.xact := x;
     if new.message_id is null then new.message_id := @schema@.new_message_id(); end if;
-    if new.tenant is null or pg_catalog.btrim(new.tenant) = '' then new.tenant := ''; end if;
-    if new.stream = '' then new.stream := null; end if;
+    if new.tenant is null or pg_catalog.btrim(new.tenant) operator(pg_catalog.=) '' then new.tenant := ''; end if;
+    if new.stream operator(pg_catalog.=) '' then new.stream := null; end if;
     if new.content_type is null then
         new.content_type := case when new.payload is null then 'application/octet-stream' else 'application/json' end;
     end if;
     if new.created_at is null then new.created_at := pg_catalog.clock_timestamp(); end if;
-    if new.available_at <= pg_catalog.clock_timestamp() then new.available_at := null; end if;
-    if new.type is null or (new.payload is null) = (new.payload_bytes is null)
-        or pg_catalog.jsonb_typeof(new.headers) <> 'object' then
+    if new.available_at operator(pg_catalog.<=) pg_catalog.clock_timestamp() then new.available_at := null; end if;
+    if new.type is null or (new.payload is null) operator(pg_catalog.=) (new.payload_bytes is null)
+        or pg_catalog.jsonb_typeof(new.headers) operator(pg_catalog.<>) 'object' then
         raise exception using errcode = 'PR010',
             message = case when new.type is null then 'type is missing'
-                when new.headers is not null and pg_catalog.jsonb_typeof(new.headers) <> 'object' then 'headers must be a JSON object'
+                when pg_catalog.jsonb_typeof(new.headers) operator(pg_catalog.<>) 'object' then 'headers must be a JSON object'
                 else 'exactly one of payload and payload_bytes must be given' end;
     end if;
     if greatest(pg_catalog.octet_length(new.type), pg_catalog.octet_length(new.routing_key), pg_catalog.octet_length(new.content_type),
             pg_catalog.octet_length(new.correlation_id), pg_catalog.octet_length(new.causation_id), pg_catalog.octet_length(new.traceparent),
-            pg_catalog.octet_length(new.stream), pg_catalog.octet_length(new.tenant)) > 255 then
+            pg_catalog.octet_length(new.stream), pg_catalog.octet_length(new.tenant)) operator(pg_catalog.>) 255 then
         raise exception using errcode = 'PR005', message = (select pg_catalog.format('%s has %s bytes, at most 255 are allowed', n, pg_catalog.octet_length(v))
             from (values ('type', new.type), ('routing_key', new.routing_key), ('content_type', new.content_type), ('correlation_id', new.correlation_id),
                 ('causation_id', new.causation_id), ('traceparent', new.traceparent), ('stream', new.stream), ('tenant', new.tenant)) f(n, v)
-            where pg_catalog.octet_length(v) > 255 limit 1);
+            where pg_catalog.octet_length(v) operator(pg_catalog.>) 255 limit 1);
     end if;
     size := coalesce(pg_catalog.octet_length(new.payload), pg_catalog.octet_length(new.payload_bytes));
-    if new.headers is not null then size := size + pg_catalog.octet_length(new.headers::text); end if;
-    if size > e.max_message_bytes then
+    if new.headers is not null then size := size operator(pg_catalog.+) pg_catalog.octet_length(new.headers::pg_catalog.text); end if;
+    if size operator(pg_catalog.>) most then
         raise exception using errcode = 'PR005', message = pg_catalog.format(
-            'body and headers have %s bytes, endpoint %L allows %s (delivery.maxMessageBytes)', size, new.endpoint, e.max_message_bytes);
+            'body and headers have %s bytes, endpoint %L allows %s (delivery.maxMessageBytes)', size, new.endpoint, most);
     end if;
     -- One of 64 slices: the hash of the stream, or the position where nothing has to stay together.
     new.partition := case
-        when e.ordering = 'Total' then 0
-        when e.ordering = 'None' or new.stream is null then new.id & 63
-        else pg_catalog.get_byte(pg_catalog.sha256(pg_catalog.convert_to(new.tenant || E'\n' || new.stream, 'UTF8')), 0) & 63 end;
+        when ordering operator(pg_catalog.=) 'Total' then 0
+        when ordering operator(pg_catalog.=) 'None' or new.stream is null then new.id operator(pg_catalog.&) 63::pg_catalog.int8
+        else pg_catalog.get_byte(pg_catalog.sha256(pg_catalog.convert_to(new.tenant operator(pg_catalog.||) E'\n' operator(pg_catalog.||) new.stream, 'UTF8')), 0)
+            operator(pg_catalog.&) 63 end;
     return new;
 end $$;
 create trigger fill before insert on outbox for each row execute function fill_outbox_row();
@@ -106,7 +109,7 @@ create type outbox_slot as (
 
 -- Remembers one identity: a key, or a message id where key is null. Answers the row that was first, or nothing when this one is.
 -- The caller holds the ring's lock, so only the bucket `current_bucket` is written meanwhile.
-create function remember(current_bucket smallint, p_endpoint text, p_tenant text, p_key text, p_message_id uuid, p_digest bytea, p_position bigint,
+create function remember(current_bucket smallint, p_endpoint text, p_tenant text, p_key text, p_message_id uuid, p_digest bytea, p_position bigint, p_now timestamptz,
     out digest bytea, out message_id uuid, out "position" bigint, out first_seen_at timestamptz)
 language plpgsql as $$
 #variable_conflict use_column
@@ -117,7 +120,7 @@ begin
         select k.digest, k.message_id, k.position, k.first_seen_at into remember.digest, remember.message_id, remember.position, remember.first_seen_at
         from @schema@.idempotency_key k where k.bucket <> current_bucket and k.endpoint = p_endpoint and k.tenant = p_tenant and k.key = p_key;
         if found then return; end if;
-        insert into @schema@.idempotency_key as k values (current_bucket, p_endpoint, p_tenant, p_key, p_digest, p_message_id, p_position, clock_timestamp())
+        insert into @schema@.idempotency_key as k values (current_bucket, p_endpoint, p_tenant, p_key, p_digest, p_message_id, p_position, p_now)
         on conflict do nothing;
         get diagnostics inserted = row_count;
         if inserted = 0 then
@@ -128,7 +131,7 @@ begin
         select k.digest, k.message_id, k.position, k.first_seen_at into remember.digest, remember.message_id, remember.position, remember.first_seen_at
         from @schema@.message_deduplication k where k.bucket <> current_bucket and k.endpoint = p_endpoint and k.tenant = p_tenant and k.message_id = p_message_id;
         if found then return; end if;
-        insert into @schema@.message_deduplication as k values (current_bucket, p_endpoint, p_tenant, p_message_id, p_digest, p_position, clock_timestamp())
+        insert into @schema@.message_deduplication as k values (current_bucket, p_endpoint, p_tenant, p_message_id, p_digest, p_position, p_now)
         on conflict do nothing;
         get diagnostics inserted = row_count;
         if inserted = 0 then
@@ -170,7 +173,8 @@ declare
     digests   bytea[] := array_fill(null::bytea, array[n]);
     s         outbox_slot;
     seen      record;
-    bucket    smallint;
+    open      smallint;
+    began     timestamptz := clock_timestamp();
     i         int;
     by_key    boolean;
 begin
@@ -202,8 +206,8 @@ begin
     loop
         continue when receipts[i] is not null;
         s := slots[i];
-        bucket := coalesce(bucket, open_bucket());
-        select * into seen from remember(bucket, p_endpoint, s.tenant, case when by_key then s.key end, ids[i], digests[i], positions[i]);
+        open := coalesce(open, open_bucket());
+        select * into seen from remember(open, p_endpoint, s.tenant, case when by_key then s.key end, ids[i], digests[i], positions[i], began);
         continue when seen.message_id is null and seen.position is null;
         if seen.digest <> digests[i] then
             raise exception using errcode = 'PR002', message = format('%s %L was stored before with another meaning (type, content type or payload differ)',
@@ -216,8 +220,13 @@ begin
         end if;
         receipts[i] := row(i - 1, coalesce(seen.message_id, ids[i]), 'AlreadyEnqueued', seen.position, seen.first_seen_at);
         if not by_key and s.key is not null then   -- the key is new, but the message is not: it names the first one
-            update idempotency_key k set message_id = coalesce(seen.message_id, ids[i]), position = seen.position
-            where k.bucket = put_outbox_messages.bucket and k.endpoint = p_endpoint and k.tenant = s.tenant and k.key = s.key and k.position = positions[i];
+            update idempotency_key k set message_id = coalesce(seen.message_id, ids[i]), position = seen.position, first_seen_at = seen.first_seen_at
+            where k.bucket = open and k.endpoint = p_endpoint and k.tenant = s.tenant and k.key = s.key and k.position = positions[i];
+            for j in 1 .. n loop   -- and so do the slots that repeated the key
+                if (receipts[j])."position" = positions[i] then
+                    receipts[j] := row(j - 1, coalesce(seen.message_id, ids[i]), 'AlreadyEnqueued', seen.position, seen.first_seen_at);
+                end if;
+            end loop;
         end if;
     end loop;
 
@@ -225,13 +234,13 @@ begin
         correlation_id, causation_id, traceparent, request_id, foreign_id, idempotency_key, available_at, expires_at)
     select p_endpoint, 0, pg_current_xact_id(), positions[k], ids[k], t.tenant, t.stream, t.type, t.routing_key, t.content_type, t.headers, t.payload, t.payload_bytes,
         t.correlation_id, t.causation_id, t.traceparent, t.request_id,
-        case when t.message_id is distinct from ids[k]::text then nullif(btrim(t.message_id), '') end, t.key, t.available_at, t.expires_at
+        case when lower(btrim(t.message_id)) is distinct from ids[k]::text then nullif(btrim(t.message_id), '') end, t.key, t.available_at, t.expires_at
     from unnest(slots) with ordinality t(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
         correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at, k)
     where receipts[k] is null order by k;
 
     for i in 1 .. n loop
-        return next coalesce(receipts[i], row(i - 1, ids[i], 'Enqueued', positions[i], clock_timestamp())::receipt);
+        return next coalesce(receipts[i], row(i - 1, ids[i], 'Enqueued', positions[i], began)::receipt);
     end loop;
 end $$;
 
@@ -245,14 +254,15 @@ declare
         when s.conflict = 'strict' and s.key is null and btrim(coalesce(s.message_id, '')) = '' then 'conflict ''strict'' needs a key or a message_id'
         when s.key = '' then 'key is empty'
         when s.delay is not null and s.available_at is not null then 'only one of delay and available_at may be given'
-        when s.delay < interval '0' then format('delay is %s, must not be negative', s.delay) end;
+        when s.delay < interval '0' then format('delay is %s, must not be negative', s.delay)
+        when s.delay > interval '1000 years' then format('delay is %s, at most 1000 years are allowed; give available_at instead', s.delay) end;
 begin
     if problem is not null then
         raise exception using errcode = 'PR010', message = format('slot %s: %s', slot, problem);
     end if;
-    if octet_length(s.key) > 255 or octet_length(s.message_id) > 255 then
-        raise exception using errcode = 'PR005', message = format('slot %s: %s has %s bytes, at most 255 are allowed', slot,
-            case when octet_length(s.key) > 255 then 'key' else 'message_id' end, greatest(octet_length(s.key), octet_length(s.message_id)));
+    if greatest(octet_length(s.key), octet_length(s.message_id), octet_length(s.tenant)) > 255 then
+        raise exception using errcode = 'PR005', message = (select format('slot %s: %s has %s bytes, at most 255 are allowed', slot, n, octet_length(v))
+            from (values ('key', s.key), ('message_id', s.message_id), ('tenant', s.tenant)) f(n, v) where octet_length(v) > 255 limit 1);
     end if;
 end $$;
 

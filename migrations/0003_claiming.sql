@@ -67,26 +67,29 @@ end $$;
 
 -- Gives `taker` up to `wanted` partitions that nobody holds, or whose owner's lease has run out. The owner's row is
 -- locked and looked at again under the lock, so that a renewal that is on its way wins or is over.
-create function take_partitions(p_endpoint text, taker uuid, wanted int) returns void language sql set search_path from current as $$
-    with gone as materialized (
+create function take_partitions(p_endpoint text, taker uuid, wanted int) returns void language plpgsql set search_path from current as $$
+declare
+    gone uuid[] := array(
         select w.id from worker w
         where w.id in (select l.owner from lease l where l.endpoint = p_endpoint) and w.lease_until < clock_timestamp() and w.id <> taker
-        for update skip locked
-    ), free as materialized (
+        for update skip locked);
+    free smallint[] := array(
         select l.partition from lease l
-        where l.endpoint = p_endpoint
-          and (l.owner is null or l.owner in (select id from gone) or not exists (select from worker w where w.id = l.owner))
+        where l.endpoint = p_endpoint and (l.owner is null or l.owner = any (gone) or not exists (select from worker w where w.id = l.owner))
         order by l.partition limit wanted
-        for update of l skip locked
-    )
+        for update of l skip locked);
+begin
+    -- Asked again in a new statement, now that the rows are locked: a worker that registered and claimed since the snapshot
+    -- above was taken looks in it as if it did not exist.
     update lease l set owner = taker, epoch = l.epoch + 1, suspect = l.suspect or l.owner is not null
-    from free where l.endpoint = p_endpoint and l.partition = free.partition
-$$;
+    where l.endpoint = p_endpoint and l.partition = any (free)
+      and (l.owner is null or l.owner = any (gone) or not exists (select from worker w where w.id = l.owner));
+end $$;
 
 -- One call of a worker's heart: renews its lease, takes what is free up to its fair share, names what it should hand
 -- over, and answers all it holds, one row per endpoint it asked for.
 --
--- lease is granted from the database's clock. low_marks is {"endpoint": [[partition, "seen", "new"], ...]}; a mark is
+-- lease is granted from the database's clock. low_marks is {"endpoint": [[partition, "seen", "new", removals], ...]}; a mark is
 -- only moved from the value the caller has seen. A draining worker passes no endpoints and keeps what it holds.
 create function claim_work(worker uuid, host text, version text, lease interval, endpoints text[], max_partitions int default null,
     in_flight jsonb default '{}', low_marks jsonb default '{}')
@@ -103,9 +106,9 @@ declare
     share   int;
     granted timestamptz;
 begin
-    if claim_work.lease is null or claim_work.lease < interval '1 second' or me is null or endpoints is null then
-        raise exception using errcode = 'PR010', message = format('worker is %L, lease is %L, endpoints is %L: a worker, a lease of at least 1 second and a list of endpoints are needed',
-            me, claim_work.lease, endpoints);
+    if claim_work.lease is null or claim_work.lease < interval '1 second' or me is null or endpoints is null or claim_work.host is null or claim_work.version is null then
+        raise exception using errcode = 'PR010', message = format('worker is %L, host is %L, version is %L, lease is %L, endpoints is %L: '
+            'a worker with host and version, a lease of at least 1 second and a list of endpoints are needed', me, claim_work.host, claim_work.version, claim_work.lease, endpoints);
     end if;
     perform adopt_server();
     update worker w set lease_until = clock_timestamp() + claim_work.lease, host = claim_work.host, version = claim_work.version,
@@ -122,9 +125,10 @@ begin
         returning w.lease_until into granted;
     elsif low_marks <> '{}' then
         update lease l set low_mark = m.new
-        from (select k as endpoint, (v ->> 0)::smallint as partition, (v ->> 1)::xid8 as seen, (v ->> 2)::xid8 as new
+        from (select k as endpoint, (v ->> 0)::smallint as partition, (v ->> 1)::xid8 as seen, (v ->> 2)::xid8 as new, (v ->> 3)::bigint as removals
               from jsonb_each(low_marks) t(k, a), jsonb_array_elements(a) v order by 1, 2) m
-        where l.endpoint = m.endpoint and l.partition = m.partition and l.owner = me and l.low_mark = m.seen;
+        where l.endpoint = m.endpoint and l.partition = m.partition and l.owner = me and l.low_mark = m.seen
+          and l.removals = coalesce(m.removals, l.removals);
     end if;
 
     for e in
@@ -155,15 +159,15 @@ begin
 end $$;
 
 -- Gives partitions back, with the low marks reached. Answers the partitions that were still the worker's.
-create function release_work(worker uuid, endpoint text, partitions smallint[], epochs bigint[], seen xid8[], low_marks xid8[]) returns smallint[]
+create function release_work(worker uuid, endpoint text, partitions smallint[], epochs bigint[], seen xid8[], low_marks xid8[], removals bigint[] default null) returns smallint[]
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     released smallint[];
 begin
     with mine as (
-        update lease l set owner = null, suspect = false, low_mark = case when l.low_mark = r.seen then r.low_mark else l.low_mark end
-        from (select * from unnest(partitions, epochs, seen, low_marks) u(partition, epoch, seen, low_mark) order by 1) r
+        update lease l set owner = null, suspect = false, low_mark = case when l.low_mark = r.seen and l.removals = coalesce(r.removals, l.removals) then r.low_mark else l.low_mark end
+        from (select * from unnest(partitions, epochs, seen, low_marks, release_work.removals) u(partition, epoch, seen, low_mark, removals) order by 1) r
         where l.endpoint = release_work.endpoint and l.partition = r.partition and l.owner = release_work.worker and l.epoch = r.epoch
         returning l.partition)
     select coalesce(array_agg(partition order by partition), '{}') into released from mine;

@@ -22,7 +22,7 @@ $$;
 --       6  too many late rows for one batch: the reader moves its cursors back before the oldest of `running` that has ended
 --
 -- At most max_rows rows after the cursors, about the same share of each partition, and no further row once max_bytes of
--- body are reached. The cursor of a partition is the last row of kind 2 or 4 that was returned.
+-- body are reached; those that are skipped have none. deferrals is above 0 where the message has a deferral, if only for its time. The cursor of a partition is the last row of kind 2 or 4 that was returned.
 create function fetch_outbox_batch(endpoint text, partitions smallint[], xacts xid8[], ids bigint[], running xid8[], max_rows int, max_bytes bigint)
 returns table (kind smallint, partition smallint, xact bigint, id bigint, message_id uuid, tenant text, stream text, type text, routing_key text, content_type text,
     headers text, body bytea, correlation_id text, causation_id text, traceparent text, idempotency_key text, created_at timestamptz, expired boolean,
@@ -82,28 +82,28 @@ begin
         case when not r.skipped then r.routing_key end, case when not r.skipped then r.content_type end, case when not r.skipped then r.headers::text end,
         case when not r.skipped then coalesce(r.payload_bytes, convert_to(r.payload, 'UTF8')) end,
         r.correlation_id, r.causation_id, r.traceparent, r.idempotency_key, r.created_at, coalesce(r.expires_at <= now_, false),
-        coalesce(r.attempts, 0), coalesce(r.deferrals, 0), r.nth >= share, null::pg_snapshot, null::float8, null::uuid, null::bigint[], null::bigint[]
+        coalesce(r.attempts, 0), case when r.due_at is null then 0 else greatest(r.deferrals, 1) end, r.nth >= share, null::pg_snapshot, null::float8, null::uuid, null::bigint[], null::bigint[]
     from (
-        select b.*, sum(b.bytes) over (rows between unbounded preceding and current row) as total from (
-            select o.*, d.attempts, d.deferrals,
+        select b.*, sum(case when b.skipped then 0 else b.bytes end) over (rows between unbounded preceding and current row) as total from (
+            select o.*, d.attempts, d.deferrals, d.due_at,
                 case when c.p = any (deferred) then
                     coalesce(d.due_at > now_, false)
                     or exists (select from deferral b where b.endpoint = box and b.partition = o.partition and b.stream_key = stream_key(mode, o.tenant, o.stream)
                         and b.blocking and (b.xact, b.id) < (o.xact, o.id))
                 else false end as skipped,
-                coalesce(octet_length(o.payload_bytes), octet_length(o.payload))::bigint as bytes
+                coalesce(octet_length(o.payload_bytes), octet_length(o.payload)) as bytes
             from unnest(parts, xacts, ids) c(p, x, i)
             cross join lateral (select o.*, row_number() over () as nth from (select * from outbox o where o.endpoint = box and o.partition = c.p and (o.xact, o.id) > (c.x, c.i)
                 order by o.xact, o.id limit share) o) o
             left join lateral (select d.* from deferral d where c.p = any (deferred) and d.endpoint = box and d.partition = o.partition and d.xact = o.xact and d.id = o.id) d on true
             limit max_rows) b) r
-    where r.total - r.bytes < max_bytes;
+    where r.total - case when r.skipped then 0 else r.bytes end < max_bytes;
 
     if deferred <> '{}' then
         return query
         select case when o.id is null then 5 else 3 end::smallint, d.partition, d.xact::text::bigint, d.id, d.message_id, o.tenant, o.stream, o.type, o.routing_key, o.content_type,
             o.headers::text, coalesce(o.payload_bytes, convert_to(o.payload, 'UTF8')), o.correlation_id, o.causation_id, o.traceparent, o.idempotency_key, o.created_at,
-            coalesce(o.expires_at <= now_, false), d.attempts, d.deferrals, d.nth >= share, null::pg_snapshot, null::float8, null::uuid, null::bigint[], null::bigint[]
+            coalesce(o.expires_at <= now_, false), d.attempts, greatest(d.deferrals, 1), d.nth >= share, null::pg_snapshot, null::float8, null::uuid, null::bigint[], null::bigint[]
         from unnest(parts, xacts, ids) c(p, x, i)
         cross join lateral (select d.*, row_number() over () as nth from (select * from deferral d where d.endpoint = box and d.partition = c.p and d.due_at <= now_ and (d.xact, d.id) <= (c.x, c.i)
             and not exists (select from deferral b where b.endpoint = box and b.partition = d.partition and b.stream_key = d.stream_key and b.blocking and (b.xact, b.id) < (d.xact, d.id))

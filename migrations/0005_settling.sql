@@ -56,7 +56,7 @@ begin
 end $$;
 
 -- Puts messages off until a time from now. counted failures count against the endpoint's limit; blocking ones hold their
--- stream back. The message row is locked first: without that a deferral could outlive a message that is deleted at this moment.
+-- stream back; one that stops to do so counts as a removal, as in remove_deferrals. The message row is locked first: without that a deferral could outlive a message that is deleted at this moment.
 create function defer_messages(worker uuid, endpoint text, partitions smallint[], epochs bigint[], xacts xid8[], ids bigint[], message_ids uuid[],
     delays interval[], counted boolean[], blocking boolean[], reasons text[], errors text[])
 returns table (deferred bigint, lost_partitions smallint[], incarnation uuid)
@@ -71,6 +71,13 @@ begin
         join endpoint e on e.name = o.endpoint
         where k.p <> all (lost_partitions)
         for update of o
+    ), freed as (   -- a message that blocked its stream and does so no longer
+        select l.partition, min(l.xact::text::bigint)::text::xid8 as xact
+        from locked l join deferral d on d.endpoint = defer_messages.endpoint and d.partition = l.partition and d.xact = l.xact and d.id = l.id
+        where d.blocking and not l.blocking group by l.partition order by l.partition
+    ), told as (
+        update lease l set low_mark = least(l.low_mark, f.xact), removals = l.removals + 1
+        from freed f where l.endpoint = defer_messages.endpoint and l.partition = f.partition
     )
     insert into deferral as d (endpoint, partition, xact, id, message_id, stream_key, blocking, due_at, attempts, deferrals, reason, error, first_failed_at, last_failed_at, worker)
     select defer_messages.endpoint, partition, xact, id, message_id, stream_key, blocking and stream_key is not null, clock_timestamp() + delay, counted::int, 1, reason, left(error, 2000),

@@ -53,9 +53,6 @@ begin
         return;
     end if;
     began := clock_timestamp();
-    task := 'deduplication_buckets'; rows := turn_ring(); duration := clock_timestamp() - began; status := 'done'; return next;
-
-    began := clock_timestamp();
     delete from dead_letter where dead_letter_id in (select dead_letter_id from dead_letter where buried_at < clock_timestamp() - retention('dead_retention_days')
         order by buried_at limit max_rows for update skip locked);
     get diagnostics rows = row_count;
@@ -71,4 +68,8 @@ begin
         status := 'out of time';
     end if;
     task := 'dead_workers'; duration := clock_timestamp() - began; return next;
+
+    -- Last, because writers wait from the turn to the commit.
+    began := clock_timestamp();
+    task := 'deduplication_buckets'; rows := turn_ring(); duration := clock_timestamp() - began; status := 'done'; return next;
 end $$;

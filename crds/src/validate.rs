@@ -66,6 +66,7 @@ fn transports(checker: &mut Checker, transports: &[Transport]) {
         let rabbitmq = &transport.rabbitmq;
         secret(checker, &format!("{path}.secretRef"), &rabbitmq.secret_ref);
         tls(checker, &format!("{path}.tls"), rabbitmq.tls.as_ref());
+        broker_tls(checker, &format!("{path}.tls.mode"), rabbitmq.tls.as_ref());
         checker.vhost(&format!("{path}.vhost"), rabbitmq.vhost.as_deref());
         checker.number(
             &format!("{path}.heartbeatSeconds"),
@@ -198,6 +199,16 @@ fn tls(checker: &mut Checker, path: &str, tls: Option<&Tls>) {
                 "is given but must be left out where `mode` is 'Disable'",
             ),
         }
+    }
+}
+
+/// Between none and the whole check of a broker's certificate there is nothing.
+fn broker_tls(checker: &mut Checker, path: &str, tls: Option<&Tls>) {
+    let rule = "must be 'Disable' or 'VerifyFull' for a broker";
+    match tls.map(|tls| tls.mode) {
+        Some(TlsMode::Require) => checker.refuse(path, format!("is 'Require' but {rule}")),
+        Some(TlsMode::VerifyCa) => checker.refuse(path, format!("is 'VerifyCA' but {rule}")),
+        None | Some(TlsMode::Disable | TlsMode::VerifyFull) => {}
     }
 }
 

@@ -167,6 +167,16 @@ impl RabbitServer {
         self.node.ports.amqps
     }
 
+    /// Its port for the management API and its pages.
+    pub fn management_port(&self) -> u16 {
+        self.node.ports.management
+    }
+
+    /// The password of the administrator, who is called `postroom`.
+    pub fn password(&self) -> &str {
+        &self.node.password
+    }
+
     /// The management API, as administrator.
     pub fn management(&self) -> Client {
         Client::with_login(self.node.ports.management, "postroom", &self.node.password)

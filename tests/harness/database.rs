@@ -22,7 +22,14 @@ impl Database {
     /// # Errors
     /// When the server refuses.
     pub async fn create(server: &PostgresServer, prefix: &str) -> Result<Self> {
-        let name = run::unique_name(prefix);
+        Self::named(server, run::unique_name(prefix)).await
+    }
+
+    /// The same with this very name, for a server that nobody shares.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn named(server: &PostgresServer, name: String) -> Result<Self> {
         let mut session = server.connect("postgres").await?;
         session
             .execute(AssertSqlSafe(format!("create database {name}")))

@@ -64,6 +64,11 @@ impl Client {
         }
     }
 
+    /// The port it talks to.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Sends one request and reads the answer.
     ///
     /// # Errors

@@ -28,14 +28,7 @@ const SHOWN_LINES: usize = 60;
 pub fn binary() -> Result<PathBuf> {
     let chosen = match std::env::var_os(BINARY_VARIABLE) {
         Some(path) => std::path::absolute(path)?,
-        None => {
-            let test = std::env::current_exe().context("find the path of this test")?;
-            let folder = test
-                .ancestors()
-                .nth(2)
-                .context("this test is not in a target folder")?;
-            folder.join("postroom-worker")
-        }
+        None => neighbour("postroom-worker")?,
     };
     if !chosen.is_file() {
         bail!(
@@ -47,13 +40,29 @@ pub fn binary() -> Result<PathBuf> {
     Ok(chosen)
 }
 
+/// Another program of the same build: tests lie in a folder below the programs, programs side by side.
+///
+/// # Errors
+/// When our own place cannot be told.
+pub fn neighbour(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("find the path of this program")?;
+    let folder = own.parent().context("this program lies in no folder")?;
+    let folder = match folder.parent() {
+        Some(above) if folder.ends_with("deps") => above,
+        Some(_) | None => folder,
+    };
+    Ok(folder.join(name))
+}
+
 /// `cargo test` does not build another package's program, so it is easily forgotten. Only a warning, because a source
 /// file may just be under work.
 fn warn_if_stale(binary: &Path) {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let sources = run::command("find")
-        .args(["worker", "crds", "migrations", "-type", "f", "-newer"])
+        .args(["worker", "crds", "migrations", "-name", "*.md", "-o"])
+        .args(["-type", "f", "-newer"])
         .arg(binary)
+        .arg("-print")
         .current_dir(workspace)
         .output();
     let newer = sources

@@ -11,6 +11,7 @@ use std::fmt::{self, Debug, Display};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use lapin::types::{FieldTable, ShortString};
 use uuid::Uuid;
 
 use crate::ledger::{Ledger, Outcome, Transaction, digest};
@@ -33,9 +34,13 @@ pub struct Arrival {
 
 impl From<&Received> for Arrival {
     fn from(received: &Received) -> Self {
+        let properties = received
+            .properties
+            .clone()
+            .with_headers(without_counts(received));
         let rest = format!(
-            "{:?} {} {}",
-            received.properties, received.exchange, received.routing_key
+            "{properties:?} {} {}",
+            received.exchange, received.routing_key
         );
         Self {
             queue: received.queue.clone(),
@@ -45,6 +50,16 @@ impl From<&Received> for Arrival {
             redelivered: received.redelivered,
         }
     }
+}
+
+/// The headers, without the one that a quorum queue adds to what it delivers again.
+fn without_counts(received: &Received) -> FieldTable {
+    let headers = received.headers.iter();
+    headers
+        .filter(|(name, _)| *name != "x-delivery-count" && *name != "x-acquired-count")
+        .map(|(name, value)| (ShortString::from(name.as_str()), value.clone()))
+        .collect::<BTreeMap<_, _>>()
+        .into()
 }
 
 /// Two messages of a stream that arrived the wrong way round.

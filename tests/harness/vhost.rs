@@ -66,8 +66,16 @@ impl Vhost {
     /// # Errors
     /// When the broker refuses.
     pub async fn create(server: &RabbitServer, prefix: &str) -> Result<Self> {
+        Self::named(server, run::unique_name(prefix)).await
+    }
+
+    /// The same with this very name, for a server that nobody shares.
+    ///
+    /// # Errors
+    /// When the broker refuses.
+    pub async fn named(server: &RabbitServer, name: String) -> Result<Self> {
         let vhost = Self {
-            name: run::unique_name(prefix),
+            name,
             password: run::random_word(),
             port: server.port(),
             tls_port: server.tls_port(),

@@ -33,6 +33,11 @@ impl Worker {
         self.process.pid()
     }
 
+    /// Its HTTP port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.http.port()
+    }
+
     /// Sends a signal.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres, Row};
 use tokio::time::timeout;
 
+use crate::metrics::METRICS;
 use crate::reason::{self, Reason};
 use crate::secret;
 
@@ -107,12 +108,29 @@ impl Database {
     }
 }
 
+/// Counts a connection for as long as it is there, however it ends.
+#[derive(Debug)]
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        METRICS.connection(1);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        METRICS.connection(-1);
+    }
+}
+
 /// One connection, made anew whenever the last one did not end a call well.
 #[derive(Debug)]
 pub struct Session {
     database: Database,
     name: &'static str,
-    connection: Option<PgConnection>,
+    connection: Option<(PgConnection, Counted)>,
 }
 
 /// A connection within one call.
@@ -154,9 +172,9 @@ impl Session {
         work: impl AsyncFnOnce(&mut Link<'_>) -> Result<T, sqlx::Error>,
     ) -> Result<T, Reason> {
         // Taken out first: if this future is dropped half-way, so is the connection.
-        let mut connection = match self.connection.take() {
+        let (mut connection, counted) = match self.connection.take() {
             Some(connection) => connection,
-            None => self.database.connect(self.name).await?,
+            None => (self.database.connect(self.name).await?, Counted::new()),
         };
         let pooled = self.database.config.pooler_mode == PoolerMode::Transaction;
         let mut link = Link {
@@ -177,7 +195,7 @@ impl Session {
         match timeout(deadline, call).await {
             Err(_) => Err(Reason::timeout("the database", deadline)),
             Ok(Ok(answer)) => {
-                self.connection = Some(connection);
+                self.connection = Some((connection, counted));
                 Ok(answer)
             }
             Ok(Err(error)) => {
@@ -186,7 +204,7 @@ impl Session {
                     && !pooled
                     && reason.code != "ReadOnly";
                 if usable {
-                    self.connection = Some(connection);
+                    self.connection = Some((connection, counted));
                 }
                 Err(reason)
             }
@@ -195,7 +213,7 @@ impl Session {
 
     /// Ends the session in an orderly way.
     pub async fn close(&mut self) {
-        if let Some(connection) = self.connection.take() {
+        if let Some((connection, _counted)) = self.connection.take() {
             // Only a courtesy to the server: it notices a vanished client by itself.
             drop(timeout(Duration::from_secs(1), connection.close()).await);
         }

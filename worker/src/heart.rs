@@ -27,12 +27,24 @@ const SHORTEST: Duration = Duration::from_millis(50);
 const FIRST_CLAIM: Duration = Duration::from_secs(300);
 
 /// What is held, by endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Claims {
+    /// When the claim was sent: what was given up after that is not to be taken from it.
+    pub sent: Instant,
     /// By endpoint; one that is missing holds nothing.
     pub holdings: BTreeMap<String, Holding>,
     /// Incarnation of the server.
     pub incarnation: Option<Uuid>,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self {
+            sent: Instant::now(),
+            holdings: BTreeMap::new(),
+            incarnation: None,
+        }
+    }
 }
 
 /// Everything the heart needs.
@@ -96,6 +108,9 @@ impl Heart {
         } else {
             FIRST_CLAIM
         };
+        if self.trust.holds() {
+            hooks::abort_at("renewing");
+        }
         let sent = Instant::now();
         let (claimant, lease) = (&self.claimant, self.lease);
         let answer = self
@@ -110,6 +125,7 @@ impl Heart {
                 self.trust.renew(sent, self.lease);
                 hooks::abort_at("claimed");
                 self.claims.send_replace(Arc::new(Claims {
+                    sent,
                     holdings: claimed.holdings,
                     incarnation: claimed.incarnation,
                 }));

@@ -23,6 +23,7 @@ pub mod outbox;
 pub mod broker;
 pub mod database;
 pub mod lease;
+pub mod settle;
 pub mod store;
 
 pub mod upkeep;

@@ -18,12 +18,14 @@ pub mod settling;
 pub mod wire;
 
 mod channels;
+mod holding;
 mod intake;
+mod memory;
 mod record;
 mod suspects;
 mod sweep;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,18 +42,17 @@ use crate::lease::Trust;
 use crate::metrics::OutboxMetrics;
 use crate::poll::Waiters;
 use crate::reason::Reason;
+use crate::settle::Settled;
 use crate::status::{Scope, Status};
-use crate::store::{self, LowMarks, Settled, Signal};
+use crate::store::{self, LowMarks, Signal};
 
 use channels::Channels;
 use intake::{Asked, Fetched};
-use lanes::{Lane, Lanes, Limits};
-use message::Key;
+use lanes::Limits;
+use memory::{Memory, Seen};
 use outcome::Policy;
 use publish::Report;
-use reading::Reading;
 use settling::{Act, Settling};
-use suspects::Suspects;
 use sweep::Sweep;
 
 /// Deadline of a fetch or a settle.
@@ -108,16 +109,21 @@ struct Held {
     releasing: bool,
 }
 
+impl Held {
+    /// Whether its messages may be taken in and handed out.
+    fn is_open(&self) -> bool {
+        !self.hand_over && !self.releasing
+    }
+}
+
 struct Endpoint {
     shared: Shared,
     policy: Policy,
     incarnation: Option<Uuid>,
     held: BTreeMap<i16, Held>,
-    /// Last epoch of partitions that were held once: an older answer must not bring them back.
-    dropped: BTreeMap<i16, i64>,
-    reading: Reading,
-    lanes: Lanes,
-    suspects: Suspects,
+    /// Last epoch of partitions that were held once, and when it was given up: an older answer must not bring them back.
+    dropped: BTreeMap<i16, (i64, Instant)>,
+    memory: Memory,
     channels: Channels,
     reports: mpsc::Receiver<Report>,
     settling: Settling,
@@ -125,17 +131,7 @@ struct Endpoint {
     settle_after: Instant,
     fetch: Option<BoxFuture<'static, (Asked, Fetched)>>,
     fetch_after: Instant,
-    /// Messages whose settle was acknowledged while a fetch was under way.
-    leaving: Vec<Key>,
-    /// Lanes that were blocked while a fetch was under way.
-    blocked: HashSet<Lane>,
     sweep: Sweep,
-    /// Position of the signal that the last fetch has taken account of; none makes the next look a fetch.
-    seen: Option<i64>,
-    /// The last fetch left something behind, or something is to be read again.
-    hungry: bool,
-    next_due: Option<Instant>,
-    rotation: i16,
     low_marks_at: Instant,
     /// The condition of the endpoint that is raised, and when it was seen last.
     unwell: Option<(&'static str, Instant)>,
@@ -171,9 +167,7 @@ impl Endpoint {
             incarnation: None,
             held: BTreeMap::new(),
             dropped: BTreeMap::new(),
-            reading: Reading::default(),
-            lanes: Lanes::new(config.ordering.mode, limits),
-            suspects: Suspects::default(),
+            memory: Memory::new(config.ordering.mode, limits),
             channels,
             reports,
             settling: Settling::default(),
@@ -181,13 +175,7 @@ impl Endpoint {
             settle_after: now,
             fetch: None,
             fetch_after: now,
-            leaving: Vec::new(),
-            blocked: HashSet::new(),
             sweep: Sweep::new(),
-            seen: None,
-            hungry: false,
-            next_due: None,
-            rotation: -1,
             low_marks_at: now,
             unwell: None,
             waits: false,
@@ -241,7 +229,7 @@ impl Endpoint {
             && self.held.is_empty()
             && self.settle.is_none()
             && self.settling.is_empty()
-            && self.lanes.in_flight() == 0
+            && self.memory.lanes.in_flight() == 0
     }
 
     /// Stop: nothing new is read or handed out; what is in flight is waited for.
@@ -255,188 +243,14 @@ impl Endpoint {
             return;
         };
         held.quiet = true;
-        if let Some(lowest) = self.lanes.lowest(partition) {
-            self.reading.read_again(
-                partition,
-                message::Place {
-                    xact: lowest,
-                    id: 0,
-                },
-            );
-        }
-        self.lanes.drop_waiting_of(partition);
-        self.suspects.drop_waiting_of(partition, &mut self.lanes);
-    }
-
-    /// Past the trusted time everything is lost, whatever the database says later.
-    fn check_trust(&mut self) {
-        if !self.held.is_empty() && !self.shared.trust.holds() && !hooks::broken("trust") {
-            let lost: Vec<_> = self.held.keys().copied().collect();
-            for partition in lost {
-                self.lose(partition);
-            }
-        }
-    }
-
-    fn lose(&mut self, partition: i16) {
-        if let Some(held) = self.held.remove(&partition) {
-            self.shared.metrics.lease_lost.inc();
-            self.dropped.insert(partition, held.epoch);
-            self.forget_partition(partition);
-        }
-    }
-
-    fn forget_partition(&mut self, partition: i16) {
-        self.reading.lose(partition);
-        self.suspects.forget(partition);
-        self.lanes.forget(partition);
-        self.sweep.forget(partition);
-    }
-
-    /// The server crashed or was promoted: numbers and positions may be given out again.
-    fn forget_everything(&mut self) {
-        for partition in std::mem::take(&mut self.held).into_keys() {
-            self.forget_partition(partition);
-        }
-        self.dropped.clear();
-        self.reading.forget();
-        self.leaving.clear();
-        self.incarnation = None;
-        self.shared.claim_now.notify_one();
-    }
-
-    /// Whether an answer comes from the server we know; if not, everything is forgotten.
-    fn is_same_incarnation(&mut self, incarnation: Option<Uuid>) -> bool {
-        if incarnation.is_some() && incarnation == self.incarnation {
-            return true;
-        }
-        if self.incarnation.is_some() {
-            tracing::warn!(endpoint = %self.shared.config.name, "The database server was restarted after a crash, or promoted; reading again from the low marks");
-            self.forget_everything();
-        }
-        false
-    }
-
-    /// Takes over what `claim_work` answered.
-    fn on_claims(&mut self) {
-        let claims = self.shared.claims.borrow_and_update().clone();
-        let holding = claims
-            .holdings
-            .get(&self.shared.config.name)
-            .cloned()
-            .unwrap_or_default();
-        if claims.incarnation != self.incarnation {
-            if self.incarnation.is_some() {
-                self.forget_everything();
-            }
-            self.incarnation = claims.incarnation;
-        }
-        let gone: Vec<_> = self
-            .held
-            .keys()
-            .filter(|p| !holding.partitions.contains_key(p))
-            .copied()
-            .collect();
-        for partition in gone {
-            self.lose(partition);
-        }
-        for (&partition, claimed) in &holding.partitions {
-            let known = self.held.get(&partition).map(|held| held.epoch);
-            if known.is_some_and(|epoch| epoch != claimed.epoch) {
-                self.lose(partition);
-            }
-            if self
-                .dropped
-                .get(&partition)
-                .is_some_and(|&epoch| claimed.epoch <= epoch)
-            {
-                continue;
-            }
-            if let Some(held) = self.held.get_mut(&partition) {
-                if held.quiet && !claimed.hand_over {
-                    held.quiet = false;
-                    self.hungry = true;
-                }
-                held.hand_over = claimed.hand_over;
-                self.reading.low_mark_is(partition, claimed.low_mark);
-                self.reading.low_mark_stored(partition, claimed.low_mark);
-                continue;
-            }
-            self.held.insert(
-                partition,
-                Held {
-                    epoch: claimed.epoch,
-                    hand_over: claimed.hand_over,
-                    quiet: false,
-                    releasing: false,
-                },
-            );
-            self.reading
-                .gain(partition, claimed.low_mark, claimed.removals);
-            if claimed.suspect {
-                self.suspects.gate(partition);
-            }
-            self.seen = None;
-        }
-    }
-
-    /// Partitions that others should have, or all of them when draining, go back once nothing of theirs is in memory.
-    fn give_partitions_back(&mut self) {
-        let draining = self.is_draining();
-        let wanted: Vec<_> = self
-            .held
-            .iter()
-            .filter(|(_, held)| (held.hand_over || draining) && !held.releasing)
-            .map(|(p, held)| (*p, held.epoch))
-            .collect();
-        for (partition, epoch) in wanted {
-            self.quieten(partition);
-            let low_mark = self
-                .reading
-                .low_mark(partition, self.lanes.lowest(partition));
-            let stored = self.reading.stored_low_mark(partition);
-            if self.lanes.is_clear_of(partition)
-                && self.fetch.is_none()
-                && let (Some(low_mark), Some(stored)) = (low_mark, stored)
-            {
-                if let Some(held) = self.held.get_mut(&partition) {
-                    held.releasing = true;
-                }
-                self.settling
-                    .release((partition, epoch, stored, low_mark.max(stored)));
-            }
-        }
-    }
-
-    fn report_low_marks(&mut self) {
-        if self.low_marks_at.elapsed() < LOW_MARKS {
-            return;
-        }
-        self.low_marks_at = Instant::now();
-        let moved: Vec<_> = self
-            .held
-            .keys()
-            .filter_map(|&p| {
-                let (stored, new) = (
-                    self.reading.stored_low_mark(p)?,
-                    self.reading.low_mark(p, self.lanes.lowest(p))?,
-                );
-                (new > stored).then_some((p, stored, new))
-            })
-            .collect();
-        let mut marks = self
-            .shared
-            .low_marks
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        marks.insert(self.shared.config.name.clone(), moved);
+        self.memory.quieten(partition);
     }
 
     fn report_counts(&self) {
         self.shared
             .status
             .count(&self.shared.config.name, |counts| {
-                counts.in_flight = self.lanes.in_flight();
+                counts.in_flight = self.memory.lanes.in_flight();
                 counts.leases = self.held.len();
             });
     }
@@ -446,10 +260,12 @@ impl Endpoint {
         if self.settle.is_some() || Instant::now() < self.settle_after {
             return;
         }
-        let Some(act) = self.settling.next_act() else {
+        let Some(mut act) = self.settling.next_act() else {
             return;
         };
-        hooks::abort_at("confirmed");
+        act.renew_epochs(|partition| self.held.get(&partition).map(|held| held.epoch));
+        self.memory.settle_begins();
+        hooks::abort_at(act.abort_point());
         let (settler, worker, endpoint) = (
             self.shared.settler.clone(),
             self.shared.worker,
@@ -466,23 +282,24 @@ impl Endpoint {
     }
 
     /// Whether something is to be read, and there is room and a way to publish.
-    fn should_fetch(&self) -> bool {
-        if self.fetch.is_some() || self.reading.is_empty() || self.is_draining() || self.is_paused()
+    fn should_fetch(&mut self) -> bool {
+        if self.fetch.is_some()
+            || self.memory.reading.is_empty()
+            || self.is_draining()
+            || self.is_paused()
         {
             return false;
         }
         if Instant::now() < self.fetch_after
-            || !self.lanes.wants_more()
+            || !self.memory.lanes.wants_more()
             || !self.channels.take_messages()
         {
             return false;
         }
-        let signal = self.shared.signal.borrow();
-        self.hungry
-            || self.seen != Some(signal.position)
-            || self.reading.has_again()
-            || self.reading.something_ended(&signal.snapshot)
-            || self.next_due.is_some_and(|due| due <= Instant::now())
+        let held = &self.held;
+        let is_open = |partition| held.get(&partition).is_some_and(Held::is_open);
+        self.memory
+            .wants_fetch(&self.shared.signal.borrow(), Instant::now(), is_open)
     }
 
     fn is_paused(&self) -> bool {
@@ -493,18 +310,19 @@ impl Endpoint {
     fn start_fetch(&mut self) {
         self.note_incarnation_of_signal();
         if self.should_fetch() {
-            self.seen = Some(self.shared.signal.borrow().position);
+            self.memory.seen = Some(Seen::of(&self.shared.signal.borrow()));
             let asked = self.plan_fetch();
             self.fetch = Some(self.read(asked));
         } else if self.fetch.is_none()
             && self.shared.sweep
             && !self.is_draining()
             && !self.is_paused()
-            && let Some(asked) = self.sweep.plan(&self.reading, &self.shared.config)
+            && let Some(asked) = self.sweep.plan(&self.memory.reading, &self.shared.config)
         {
             self.fetch = Some(self.read(asked));
         }
-        self.wait_for_poll(self.fetch.is_none() && self.lanes.wants_more());
+        self.memory.reads = self.fetch.is_some();
+        self.wait_for_poll(self.fetch.is_none() && self.memory.lanes.wants_more());
     }
 
     fn wait_for_poll(&mut self, waits: bool) {
@@ -543,7 +361,8 @@ impl Endpoint {
         if !self.held.is_empty() {
             at(self.shared.trust.until());
         }
-        if let Some(due) = self.next_due {
+        // A due time that has passed is acted on when there is room; it needs no timer.
+        if let Some(due) = self.memory.next_due.filter(|due| *due > now) {
             at(due);
         }
         if self.settle_after > now {

@@ -11,8 +11,7 @@ use sqlx::{Executor, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::database::Link;
-use crate::hooks;
-use crate::outbox::message::{Batch, Identity, Key, Message, Place, Row, Snapshot};
+use crate::outbox::message::{Batch, Identity, Key, Mark, Message, Place, Row, Snapshot};
 
 /// Who claims.
 #[derive(Debug, Clone)]
@@ -56,58 +55,10 @@ pub struct Claimed {
     pub incarnation: Option<Uuid>,
 }
 
-/// What a settle answers.
-#[derive(Debug, Clone, Default)]
-pub struct Settled {
-    /// Partitions whose lease is not the worker's any more.
-    pub lost: Vec<i16>,
-    /// Partitions in which a blocking deferral was removed, with the counter after that.
-    pub freed: Vec<(i16, i64)>,
-    /// Incarnation of the server.
-    pub incarnation: Option<Uuid>,
-}
+/// Low marks to move, by endpoint and partition.
+pub type LowMarks = BTreeMap<String, Vec<(i16, Mark)>>;
 
-/// A message with the claim it was handed out under.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
-    /// The message.
-    pub identity: Identity,
-    /// Epoch of its partition.
-    pub epoch: i64,
-}
-
-/// A deferral to write.
-#[derive(Debug, Clone)]
-pub struct Deferral {
-    /// The message.
-    pub claim: Claim,
-    /// For so long.
-    pub delay: Duration,
-    /// Counts against the limit.
-    pub counted: bool,
-    /// Its stream waits.
-    pub blocking: bool,
-    /// Reason code.
-    pub reason: String,
-    /// What was seen.
-    pub error: String,
-}
-
-/// A message to give up.
-#[derive(Debug, Clone)]
-pub struct Burial {
-    /// The message.
-    pub claim: Claim,
-    /// Reason code.
-    pub reason: String,
-    /// What was seen.
-    pub error: String,
-}
-
-/// Low marks to move: endpoint, partition, value as last seen, new value.
-pub type LowMarks = BTreeMap<String, Vec<(i16, u64, u64)>>;
-
-fn interval(duration: Duration) -> PgInterval {
+pub(crate) fn interval(duration: Duration) -> PgInterval {
     PgInterval {
         months: 0,
         days: 0,
@@ -135,9 +86,14 @@ pub async fn claim_work(
     let low_marks: BTreeMap<_, Vec<_>> = low_marks
         .iter()
         .map(|(endpoint, marks)| {
-            let marks = marks
-                .iter()
-                .map(|(p, seen, new)| (p, seen.to_string(), new.to_string()));
+            let marks = marks.iter().map(|(p, mark)| {
+                (
+                    p,
+                    mark.seen.to_string(),
+                    mark.new.to_string(),
+                    mark.removals,
+                )
+            });
             (endpoint, marks.collect())
         })
         .collect();
@@ -230,7 +186,7 @@ pub async fn fetch_outbox_batch(link: &mut Link<'_>, fetch: &Fetch) -> Result<Ba
     let query = link
         .query(
             "select kind, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, body, correlation_id, causation_id, \
-             traceparent, idempotency_key, extract(epoch from created_at)::bigint, expired, attempts, deferrals, snapshot::text, next_due_in, incarnation, \
+             traceparent, idempotency_key, floor(extract(epoch from created_at))::bigint, expired, attempts, deferrals, snapshot::text, next_due_in, incarnation, \
              low_marks, removals from @schema@.fetch_outbox_batch($1, $2, $3::text[]::xid8[], $4, $5::text[]::xid8[], $6, $7)",
         )
         .bind(&fetch.endpoint)
@@ -300,149 +256,6 @@ fn message(row: &PgRow) -> Result<Arc<Message>, sqlx::Error> {
         attempts: row.try_get::<i32, _>(18)?.try_into().unwrap_or_default(),
         deferrals: row.try_get::<i32, _>(19)?.try_into().unwrap_or_default(),
     }))
-}
-
-/// The parallel arrays that name messages in a settle.
-struct Keys {
-    partitions: Vec<i16>,
-    epochs: Vec<i64>,
-    xacts: Vec<String>,
-    ids: Vec<i64>,
-    message_ids: Vec<Uuid>,
-}
-
-impl Keys {
-    fn of<'a>(claims: impl Iterator<Item = &'a Claim>) -> Self {
-        let mut keys = Self {
-            partitions: Vec::new(),
-            epochs: Vec::new(),
-            xacts: Vec::new(),
-            ids: Vec::new(),
-            message_ids: Vec::new(),
-        };
-        for claim in claims {
-            keys.partitions.push(claim.identity.key.partition);
-            keys.epochs.push(claim.epoch);
-            keys.xacts.push(claim.identity.key.place.xact.to_string());
-            keys.ids.push(claim.identity.key.place.id);
-            keys.message_ids.push(claim.identity.message_id);
-        }
-        keys
-    }
-}
-
-/// Deletes what was confirmed.
-pub async fn complete_outbox_published(
-    link: &mut Link<'_>,
-    worker: Uuid,
-    endpoint: &str,
-    claims: &mut [Claim],
-) -> Result<Settled, sqlx::Error> {
-    claims.sort_unstable_by_key(|claim| claim.identity.key);
-    let keys = Keys::of(claims.iter());
-    let text = if hooks::broken("anonymous-settle") {
-        "select '{}'::smallint[], '{}'::smallint[], '{}'::bigint[], incarnation from @schema@.complete_outbox_published($1, $2, $3, $4, $5::text[]::xid8[], $6, \
-         array(select coalesce(o.message_id, k.m) from unnest($3, $5::text[]::xid8[], $6, $7) k(p, x, i, m) left join @schema@.outbox o \
-         on o.endpoint = $2 and o.partition = k.p and o.xact = k.x and o.id = k.i))"
-    } else {
-        "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.complete_outbox_published($1, $2, $3, $4, $5::text[]::xid8[], $6, $7)"
-    };
-    let query = link
-        .query(text)
-        .bind(worker)
-        .bind(endpoint)
-        .bind(keys.partitions)
-        .bind(keys.epochs)
-        .bind(keys.xacts)
-        .bind(keys.ids)
-        .bind(keys.message_ids);
-    settled(&link.connection.fetch_one(query).await?)
-}
-
-fn settled(row: &PgRow) -> Result<Settled, sqlx::Error> {
-    let (partitions, removals): (Vec<i16>, Vec<i64>) = (row.try_get(1)?, row.try_get(2)?);
-    Ok(Settled {
-        lost: row.try_get(0)?,
-        freed: partitions.into_iter().zip(removals).collect(),
-        incarnation: row.try_get(3)?,
-    })
-}
-
-/// Puts messages off.
-pub async fn defer_messages(
-    link: &mut Link<'_>,
-    worker: Uuid,
-    endpoint: &str,
-    deferrals: &mut [Deferral],
-) -> Result<Settled, sqlx::Error> {
-    deferrals.sort_unstable_by_key(|d| d.claim.identity.key);
-    let keys = Keys::of(deferrals.iter().map(|d| &d.claim));
-    let query = link
-        .query(
-            "select lost_partitions, '{}'::smallint[], '{}'::bigint[], incarnation from @schema@.defer_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9, $10, $11, $12)",
-        )
-        .bind(worker)
-        .bind(endpoint)
-        .bind(keys.partitions)
-        .bind(keys.epochs)
-        .bind(keys.xacts)
-        .bind(keys.ids)
-        .bind(keys.message_ids)
-        .bind(deferrals.iter().map(|d| interval(d.delay)).collect::<Vec<_>>())
-        .bind(deferrals.iter().map(|d| d.counted).collect::<Vec<_>>())
-        .bind(deferrals.iter().map(|d| d.blocking).collect::<Vec<_>>())
-        .bind(deferrals.iter().map(|d| d.reason.clone()).collect::<Vec<_>>())
-        .bind(deferrals.iter().map(|d| d.error.clone()).collect::<Vec<_>>());
-    settled(&link.connection.fetch_one(query).await?)
-}
-
-/// Gives messages up.
-pub async fn bury_messages(
-    link: &mut Link<'_>,
-    worker: Uuid,
-    endpoint: &str,
-    burials: &mut [Burial],
-) -> Result<Settled, sqlx::Error> {
-    burials.sort_unstable_by_key(|b| b.claim.identity.key);
-    let keys = Keys::of(burials.iter().map(|b| &b.claim));
-    let query = link
-        .query(
-            "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.bury_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9)",
-        )
-        .bind(worker)
-        .bind(endpoint)
-        .bind(keys.partitions)
-        .bind(keys.epochs)
-        .bind(keys.xacts)
-        .bind(keys.ids)
-        .bind(keys.message_ids)
-        .bind(burials.iter().map(|b| b.reason.clone()).collect::<Vec<_>>())
-        .bind(burials.iter().map(|b| b.error.clone()).collect::<Vec<_>>());
-    settled(&link.connection.fetch_one(query).await?)
-}
-
-/// A partition to give back: epoch, low mark as stored, low mark reached.
-pub type Release = (i16, i64, u64, u64);
-
-/// Gives partitions back.
-pub async fn release_work(
-    link: &mut Link<'_>,
-    worker: Uuid,
-    endpoint: &str,
-    releases: &[Release],
-) -> Result<(), sqlx::Error> {
-    let text = |marks: Vec<u64>| marks.iter().map(u64::to_string).collect::<Vec<_>>();
-    let query = link
-        .query(
-            "select @schema@.release_work($1, $2, $3, $4, $5::text[]::xid8[], $6::text[]::xid8[])",
-        )
-        .bind(worker)
-        .bind(endpoint)
-        .bind(releases.iter().map(|r| r.0).collect::<Vec<_>>())
-        .bind(releases.iter().map(|r| r.1).collect::<Vec<_>>())
-        .bind(text(releases.iter().map(|r| r.2).collect()))
-        .bind(text(releases.iter().map(|r| r.3).collect()));
-    link.connection.execute(query).await.map(drop)
 }
 
 /// Takes the worker off the list.

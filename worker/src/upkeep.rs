@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::backoff::chance;
 use crate::database::Session;
+use crate::hooks;
 use crate::metrics::METRICS;
 use crate::status::Status;
 use crate::store;
@@ -46,6 +47,7 @@ pub async fn keep_up(mut session: Session, status: Status) {
 }
 
 async fn maintain(session: &mut Session) {
+    hooks::abort_at("upkeep");
     match session
         .call(MAINTAIN_CALL, async |link| {
             store::perform_maintenance(link).await

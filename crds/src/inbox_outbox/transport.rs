@@ -21,7 +21,13 @@ pub struct Transport {
 
 /// A RabbitMQ broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "kube", derive(kube::KubeSchema))]
+#[cfg_attr(
+    feature = "kube",
+    x_kube(
+        validation = kube::core::Rule::new("!has(self.tls) || self.tls.mode in ['Disable', 'VerifyFull']").message("`tls.mode` must be 'Disable' or 'VerifyFull' for a broker")
+    )
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rabbitmq {
     /// Where the connection URL (`amqp://` or `amqps://`) is.
@@ -32,7 +38,7 @@ pub struct Rabbitmq {
     #[cfg_attr(feature = "kube", schemars(length(min = 1, max = limits::SHORT_STRING_BYTES)))]
     pub vhost: Option<String>,
 
-    /// Protection of the connection. Left out, the URL's scheme counts.
+    /// Protection of the connection: `Disable` or `VerifyFull`. Left out, the URL's scheme counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 

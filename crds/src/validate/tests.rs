@@ -175,6 +175,11 @@ fn rules_between_fields_name_both() {
             json!({"mode": "Disable", "clientCertificateSecretRef": {"name": "x"}}),
             "`spec.transports[1].rabbitmq.tls.clientCertificateSecretRef` is given but must be left out where `mode` is 'Disable'",
         ),
+        (
+            "/spec/transports/1/rabbitmq/tls",
+            json!({"mode": "Require"}),
+            "`spec.transports[1].rabbitmq.tls.mode` is 'Require' but must be 'Disable' or 'VerifyFull' for a broker",
+        ),
     ]);
 }
 

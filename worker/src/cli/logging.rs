@@ -8,9 +8,13 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Log, LogFormat};
 
+/// What the filter of the command line is added to. The AMQP library logs every returned message with its body; what
+/// matters of that is logged by the worker itself. A directive for `lapin` on the command line wins.
+const QUIET: &str = "lapin=off";
+
 /// Starts logging. A second call has no effect.
 pub fn start(log: &Log) {
-    let filter = EnvFilter::new(&log.filter);
+    let filter = EnvFilter::new(format!("{QUIET},{}", log.filter));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(stderr);

@@ -69,6 +69,7 @@ mod tests {
         let mut found: Vec<_> = fs::read_dir(&folder)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.ends_with(".sql"))
             .collect();
         found.sort_unstable();
         let mut expected: Vec<_> = MIGRATIONS.iter().map(super::Migration::file).collect();

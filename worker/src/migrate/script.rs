@@ -19,6 +19,7 @@ const NO_RIGHTS: &str = "revoke all on schema @schema@ from public;
 revoke all on all tables in schema @schema@ from public;
 revoke all on all functions in schema @schema@ from public;
 revoke all on all sequences in schema @schema@ from public;
+revoke all on type receipt, outbox_slot from public;
 ";
 
 /// One transaction.

@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 
 use super::message::Message;
 use super::publish::{self, Publisher, Report};
-use super::{Endpoint, Shared};
+use super::{Endpoint, Held, Shared};
 use crate::backoff::Backoff;
 use crate::broker::Transport;
 use crate::hooks;
 use crate::reason::Reason;
-use crate::store::Burial;
+use crate::settle::Burial;
 
 /// Closes by a message without a confirm in between, after which the suspects are sent one by one.
 const CLOSES_BEFORE_SINGLES: u32 = 2;
@@ -59,6 +59,7 @@ impl Channels {
                     config: config.clone(),
                     template: template.clone(),
                     trust: shared.trust.clone(),
+                    duration: shared.metrics.publish.clone(),
                 };
                 tasks.spawn(publish::run(
                     publisher,
@@ -164,14 +165,13 @@ impl Endpoint {
         self.start_suspect();
         let mut orders: Vec<Vec<Arc<Message>>> = vec![Vec::new(); self.channels.channels.len()];
         loop {
-            let (held, channels, suspects) = (&self.held, &self.channels, &self.suspects);
+            let (held, channels, suspects) = (&self.held, &self.channels, &self.memory.suspects);
             let may_go = |partition: i16| {
-                held.get(&partition)
-                    .is_some_and(|held| !held.hand_over && !held.releasing)
+                held.get(&partition).is_some_and(Held::is_open)
                     && channels.takes(partition)
                     && !suspects.is_gated(partition)
             };
-            let Some(message) = self.lanes.next(may_go) else {
+            let Some(message) = self.memory.lanes.next(may_go) else {
                 break;
             };
             let channel = self.channels.of(message.identity.key.partition);
@@ -201,18 +201,18 @@ impl Endpoint {
         {
             // The channel's task has ended, as at the end of the process.
             for message in order {
-                self.lanes.back(message);
+                self.memory.lanes.back(message);
             }
         }
     }
 
     /// Publishes the next suspect whose attempt is recorded, or records the attempt of the next one.
     fn start_suspect(&mut self) {
-        let Some(message) = self.suspects.next() else {
+        let Some(message) = self.memory.suspects.next() else {
             return;
         };
         let identity = message.identity;
-        self.lanes.hand_out_held(&message);
+        self.memory.lanes.hand_out_held(&message);
         self.channels.expect(identity.key.partition);
         if self.policy.gives_up_after(message.attempts) {
             let burial = Burial {
@@ -224,7 +224,7 @@ impl Endpoint {
                 ),
             };
             self.channels.returned(identity.key.partition, false);
-            self.lanes.settling(&message, false);
+            self.memory.lanes.settling(&message, false);
             self.settling.bury(burial, message);
             return;
         }
@@ -266,7 +266,7 @@ impl Endpoint {
         let Some((reason, error)) = problem else {
             return false;
         };
-        self.lanes.settling(message, false);
+        self.memory.lanes.settling(message, false);
         let burial = Burial {
             claim: self.claim_of(message),
             reason: reason.to_owned(),

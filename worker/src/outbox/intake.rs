@@ -1,12 +1,13 @@
 //! Taking in what a fetch has answered: which rows go to their lanes, how far the cursors have come.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::lanes::Offered;
-use super::message::{Batch, Message, Place, Row};
-use super::reading::Admission;
+use super::memory::Memory;
+use super::message::{Batch, Identity, Message, Place, Row};
+use super::reading::{Admission, Scan};
 use super::{CALL_PAUSE, Endpoint};
 use crate::hooks;
 use crate::reason::Reason;
@@ -23,51 +24,29 @@ pub(super) struct Asked {
     pub(super) sweep: bool,
 }
 
-/// How far one partition has come within a batch.
-#[derive(Debug, Default, Clone, Copy)]
-struct Progress {
-    last: Option<Place>,
-    rows: usize,
-    stopped: bool,
-}
-
-/// How a row was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Read {
-    /// At the cursor.
-    Next,
-    /// Behind it: late.
-    Late,
-    /// Behind it: due.
-    Due,
-}
-
 impl Endpoint {
     /// What the next fetch asks for.
     pub(super) fn plan_fetch(&mut self) -> Asked {
-        let (mut partitions, mut places) = self.reading.plan(self.rotation);
+        let delivery = &self.shared.config.delivery;
+        let mut fetch = self.memory.plan(
+            &self.shared.config.name,
+            i32::try_from(delivery.batch_size).unwrap_or(i32::MAX),
+            i64::try_from(delivery.max_in_flight_bytes / 2).unwrap_or(i64::MAX),
+        );
         if hooks::broken("split") {
             // Half of the partitions, but one set of remembered transactions: two snapshots share it.
-            self.rotation = -self.rotation - 1;
-            let half = usize::from(self.rotation >= 0);
-            let chosen: Vec<_> = partitions
+            self.memory.rotation = -self.memory.rotation - 1;
+            let half = usize::from(self.memory.rotation >= 0);
+            (fetch.partitions, fetch.places) = fetch
+                .partitions
                 .into_iter()
-                .zip(places)
+                .zip(fetch.places)
                 .filter(|(p, _)| usize::from(p % 2 == 0) == half)
-                .collect();
-            (partitions, places) = chosen.into_iter().unzip();
-            self.seen = None;
+                .unzip();
+            self.memory.seen = None;
         }
-        let delivery = &self.shared.config.delivery;
         Asked {
-            fetch: Fetch {
-                endpoint: self.shared.config.name.clone(),
-                partitions,
-                places,
-                running: self.reading.remembered(),
-                max_rows: i32::try_from(delivery.batch_size).unwrap_or(i32::MAX),
-                max_bytes: i64::try_from(delivery.max_in_flight_bytes / 2).unwrap_or(i64::MAX),
-            },
+            fetch,
             sweep: false,
         }
     }
@@ -77,7 +56,7 @@ impl Endpoint {
         match fetched {
             Err(reason) => {
                 self.fetch_after = Instant::now() + CALL_PAUSE;
-                self.seen = None;
+                self.memory.seen = None;
                 self.shared.status.raise(Scope::Database, reason);
             }
             Ok(batch) => {
@@ -91,155 +70,262 @@ impl Endpoint {
                 }
             }
         }
-        // Whatever was settled before this fetch returned can no longer come back with one.
-        for key in std::mem::take(&mut self.leaving) {
-            self.lanes.remove(key);
-        }
-        self.blocked.clear();
+        self.memory.read();
     }
 
     fn take_in(&mut self, fetch: &Fetch, batch: Batch) {
-        self.next_due = batch.next_due.map(|due| Instant::now() + due);
+        let (held, draining) = (&self.held, self.is_draining());
+        let is_open =
+            |partition| !draining && held.get(&partition).is_some_and(super::Held::is_open);
+        for orphan in self.memory.take_in(fetch, batch, Instant::now(), is_open) {
+            self.settling.clear(orphan);
+        }
+    }
+}
+
+/// How far one partition has come within a batch.
+#[derive(Debug)]
+struct Part {
+    /// Its rows can be used; if not, it is read again from its low mark.
+    usable: bool,
+    /// What its rows after the cursor are good for.
+    scan: Scan,
+    /// A part behind the cursor was read again.
+    again: bool,
+    last: Option<Place>,
+    rows: usize,
+    due: usize,
+    stopped: bool,
+}
+
+/// How a message was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// At the cursor.
+    Next,
+    /// Behind it: late.
+    Late,
+    /// Behind it: due.
+    Due,
+}
+
+/// One batch while it is taken in.
+struct Intake<O> {
+    parts: BTreeMap<i16, Part>,
+    is_open: O,
+    orphans: Vec<Identity>,
+    /// Due messages that were taken.
+    due_taken: bool,
+}
+
+impl Memory {
+    /// Takes in a batch. Of a partition that is not open nothing is taken. Answers the deferrals whose message is gone.
+    pub(super) fn take_in(
+        &mut self,
+        fetch: &Fetch,
+        batch: Batch,
+        now: Instant,
+        is_open: impl Fn(i16) -> bool,
+    ) -> Vec<Identity> {
+        let due = batch.next_due.map(|due| now + due);
+        self.next_due = due.into_iter().chain(self.due_meanwhile).min();
         if batch.too_many_late {
             self.reading.read_again_from_ended(&batch.snapshot);
             self.reading.saw(&batch.snapshot);
             self.hungry = true;
-            return;
+            return Vec::new();
         }
-        let usable: BTreeSet<i16> = (0..fetch.partitions.len())
-            .filter(|&i| {
-                self.reading.accept_removals(
-                    fetch.partitions[i],
-                    batch.low_marks[i],
-                    batch.removals[i],
-                )
-            })
-            .map(|i| fetch.partitions[i])
-            .filter(|partition| self.held.contains_key(partition))
-            .collect();
+        let mut intake = Intake {
+            parts: self.parts(fetch, &batch),
+            is_open,
+            orphans: Vec::new(),
+            due_taken: false,
+        };
+        let ended = self.reading.ended(&batch.snapshot);
         self.reading.saw(&batch.snapshot);
         let cut = Cut::of(fetch, &batch);
-        let mut progress: BTreeMap<i16, Progress> = BTreeMap::new();
         for row in batch.rows {
-            self.take_row(row, &usable, &mut progress);
+            self.take_row(row, &mut intake);
         }
-        self.advance(fetch, &usable, &progress, cut);
-        let lanes = &self.lanes;
+        self.advance(fetch, &intake, cut);
+        for (&partition, &asked) in fetch.partitions.iter().zip(&fetch.places) {
+            if intake.parts[&partition].scan != Scan::Whole {
+                self.reading
+                    .read_again_ended_after(partition, asked, &ended);
+            }
+        }
+        let lanes = &mut self.lanes;
         self.reading.resume_skipped(|lane| lanes.has_room(lane));
+        intake.orphans
     }
 
-    fn take_row(
-        &mut self,
-        row: Row,
-        usable: &BTreeSet<i16>,
-        progress: &mut BTreeMap<i16, Progress>,
-    ) {
-        match row {
-            Row::Orphan(identity) => self.settling.clear(identity),
+    fn parts(&mut self, fetch: &Fetch, batch: &Batch) -> BTreeMap<i16, Part> {
+        let mut parts = BTreeMap::new();
+        for (i, &partition) in fetch.partitions.iter().enumerate() {
+            let usable =
+                self.reading
+                    .accept_removals(partition, batch.low_marks[i], batch.removals[i]);
+            let scan = if usable {
+                self.reading.scan(partition, fetch.places[i])
+            } else {
+                Scan::Outdated
+            };
+            let part = Part {
+                usable,
+                scan,
+                again: self.reading.has_again(|of| of == partition),
+                last: None,
+                rows: 0,
+                due: 0,
+                stopped: false,
+            };
+            parts.insert(partition, part);
+        }
+        parts
+    }
+
+    fn take_row<O: Fn(i16) -> bool>(&mut self, row: Row, intake: &mut Intake<O>) {
+        let (message, read) = match row {
+            Row::Orphan(identity) => {
+                if let Some(part) = intake.parts.get_mut(&identity.key.partition) {
+                    part.due += 1;
+                }
+                intake.orphans.push(identity);
+                return;
+            }
             Row::Skipped(key) => {
-                let progress = progress.entry(key.partition).or_default();
-                if !progress.stopped {
-                    progress.last = Some(key.place);
+                if let Some(part) = intake.parts.get_mut(&key.partition) {
+                    part.rows += 1;
+                    if !part.stopped {
+                        part.last = Some(key.place);
+                    }
                 }
-                progress.rows += 1;
+                return;
             }
-            Row::Next(message) => {
-                let key = message.identity.key;
-                let progress = progress.entry(key.partition).or_default();
-                progress.rows += 1;
-                if progress.stopped || !usable.contains(&key.partition) {
-                    return;
-                }
-                if self.take_message(message, Read::Next) {
-                    progress.last = Some(key.place);
-                } else {
-                    progress.stopped = true;
-                }
+            Row::Next(message) => (message, Read::Next),
+            Row::Late(message) => (message, Read::Late),
+            Row::Due(message) => (message, Read::Due),
+        };
+        let key = message.identity.key;
+        let Some(part) = intake.parts.get_mut(&key.partition) else {
+            return;
+        };
+        part.rows += usize::from(read == Read::Next);
+        part.due += usize::from(read == Read::Due);
+        // A partition that cannot be used is read again from its low mark, which is below whatever is late.
+        if !part.usable || (read == Read::Next && (part.stopped || part.scan == Scan::Outdated)) {
+            return;
+        }
+        if !(intake.is_open)(key.partition) {
+            part.stopped = true;
+            if read == Read::Late {
+                self.reading.read_again(key.partition, key.place);
             }
-            Row::Late(message) if usable.contains(&message.identity.key.partition) => {
-                self.take_message(message, Read::Late);
+            return;
+        }
+        let taken = self.take_message(message, read, &part.scan);
+        intake.due_taken |= read == Read::Due && taken == Taken::In;
+        if read == Read::Next {
+            match taken {
+                Taken::In | Taken::Passed => part.last = Some(key.place),
+                Taken::Not => part.stopped = true,
             }
-            Row::Due(message) if usable.contains(&message.identity.key.partition) => {
-                self.take_message(message, Read::Due);
-            }
-            // The partition is read again from its low mark, which is below both.
-            Row::Late(_) | Row::Due(_) => {}
         }
     }
 
-    /// Offers a message to its lane. False if the partition must not be read past it now.
-    fn take_message(&mut self, message: Arc<Message>, read: Read) -> bool {
+    /// Offers a message to its lane.
+    fn take_message(&mut self, message: Arc<Message>, read: Read, scan: &Scan) -> Taken {
         let (partition, place) = (message.identity.key.partition, message.identity.key.place);
-        if self
-            .held
-            .get(&partition)
-            .is_none_or(|held| held.hand_over || held.releasing)
-            || self.is_draining()
-        {
-            if read == Read::Late {
-                self.reading.read_again(partition, place);
-            }
-            return false;
-        }
-        if self.lanes.knows(message.identity.key) {
-            return true;
-        }
         let lane = self.lanes.lane_of(&message);
-        if lane
-            .as_ref()
-            .is_some_and(|lane| self.blocked.contains(lane))
-        {
-            return true; // parked by now; it comes back when its stream is freed
+        if self.lanes.knows(message.identity.key) || self.is_parked(lane.as_ref(), place) {
+            return Taken::Passed; // a parked one comes back when its stream is freed
         }
-        if self
-            .reading
-            .admit(partition, lane.as_ref(), place, read == Read::Next)
-            == Admission::Ignore
-        {
-            return true;
+        let next = read == Read::Next;
+        let admission = if next {
+            self.reading
+                .admit_next(partition, scan, lane.as_ref(), place)
+        } else {
+            self.reading.admit_behind(partition, lane.as_ref(), place)
+        };
+        if admission == Admission::Ignore {
+            return Taken::Passed;
         }
         if self.suspects.is_gated(partition) {
-            return self
-                .suspects
-                .take(message, &mut self.lanes, read != Read::Next);
+            return if self.suspects.take(message, &mut self.lanes, !next) {
+                Taken::In
+            } else {
+                Taken::Not
+            };
         }
-        match (self.lanes.offer(message, read == Read::Next), lane) {
-            (Offered::Full, Some(lane)) => self.reading.skip(partition, &lane, place),
-            (Offered::Taken, Some(lane)) => self.reading.taken(partition, &lane, place),
-            (Offered::Full | Offered::Taken, None) | (Offered::Known, _) => {}
+        match (self.lanes.offer(message, next), lane) {
+            (Offered::Full, Some(lane)) => {
+                if self.reading.skip(partition, &lane, place) {
+                    return Taken::Not;
+                }
+                Taken::Passed
+            }
+            (Offered::Taken, lane) => {
+                if let Some(lane) = lane
+                    && next
+                {
+                    self.reading.taken(partition, &lane, place);
+                }
+                Taken::In
+            }
+            (Offered::Full, None) | (Offered::Known, _) => Taken::Passed,
         }
-        true
     }
 
-    fn advance(
-        &mut self,
-        fetch: &Fetch,
-        usable: &BTreeSet<i16>,
-        progress: &BTreeMap<i16, Progress>,
-        cut: Cut,
-    ) {
+    fn advance<O>(&mut self, fetch: &Fetch, intake: &Intake<O>, cut: Cut) {
+        let max_rows = usize::try_from(fetch.max_rows).unwrap_or_default();
         self.hungry = false;
-        for (index, (&partition, &place)) in fetch.partitions.iter().zip(&fetch.places).enumerate()
+        let (mut due, mut due_full) = (0, false);
+        for (index, (&partition, &asked)) in fetch.partitions.iter().zip(&fetch.places).enumerate()
         {
-            let seen = progress.get(&partition).copied().unwrap_or_default();
-            let more = seen.rows >= cut.share || cut.after.is_some_and(|after| index >= after);
-            if !usable.contains(&partition) {
-                self.hungry = true;
+            let part = &intake.parts[&partition];
+            due += part.due;
+            due_full |= part.due >= cut.share;
+            if !part.usable || part.scan == Scan::Outdated {
+                self.hungry |= self.reading.holds(partition);
                 continue;
             }
+            let more = part.rows >= cut.share || cut.after.is_some_and(|after| index >= after);
             self.reading
-                .advance(partition, place, seen.last, more || seen.stopped);
-            if !seen.stopped && !more {
+                .advance(partition, asked, part.last, more || part.stopped);
+            if !part.stopped && !more {
                 self.suspects.exhausted(partition);
             }
-            self.hungry |= more && !seen.stopped;
+            // What is due in a part that was read again is answered only once the cursor is back in its place.
+            let is_back = part.again && !self.reading.has_again(|of| of == partition);
+            self.hungry |= is_back || (more && !part.stopped);
         }
+        self.due_left = due_full || due >= max_rows;
+        self.hungry |= self.due_left && intake.due_taken;
         if let Some(after) = cut.after
             && !hooks::broken("split")
         {
             self.rotation = fetch.partitions[after];
         }
     }
+}
+
+/// What became of a message of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// It waits for its turn.
+    In,
+    /// It is accounted for otherwise.
+    Passed,
+    /// The partition must not be read past it now.
+    Not,
+}
+
+/// The share that a partition has at least; small in unit tests, so that a small world comes to its limits.
+const LEAST_SHARE: usize = if cfg!(test) { 2 } else { 16 };
+
+/// Rows that each of so many partitions gives at most; as in `fetch_outbox_batch`.
+pub(super) fn share(max_rows: usize, partitions: usize) -> usize {
+    (2 * max_rows / partitions.max(1)).max(LEAST_SHARE)
 }
 
 /// Where a batch ended for lack of room.
@@ -271,7 +357,7 @@ impl Cut {
         }
         let is_cut = rows >= max_rows || bytes >= fetch.max_bytes;
         Self {
-            share: (2 * max_rows / fetch.partitions.len().max(1)).max(16),
+            share: share(max_rows, fetch.partitions.len()),
             after: last
                 .filter(|_| is_cut)
                 .and_then(|last| fetch.partitions.iter().position(|p| *p == last)),

@@ -12,8 +12,9 @@ use postroom_crds::inbox_outbox::outbox::OrderingMode;
 use super::message::{Key, Message, Place};
 use crate::hooks;
 
-/// At most so many waiting messages of one lane are held; the rest is read again later.
-pub const LANE_ROOM: usize = 32;
+/// At most so many waiting messages of one lane are held; the rest is read again later. Small in unit tests, so that a
+/// small world comes to its limits.
+pub const LANE_ROOM: usize = if cfg!(test) { 4 } else { 32 };
 /// A lane that was full takes more once it has fallen to this.
 const LANE_LOW: usize = LANE_ROOM / 4;
 
@@ -39,13 +40,32 @@ impl Lane {
     }
 }
 
+/// Where the whole endpoint is one lane, nothing else could use the room; reading pauses instead.
+fn room(lane: &Lane) -> usize {
+    match lane {
+        Lane::Stream(..) => LANE_ROOM,
+        Lane::Endpoint => usize::MAX,
+    }
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     /// By place in the reading order, then partition.
     waiting: BTreeMap<(Place, i16), Arc<Message>>,
-    /// Partition of the message in flight.
-    busy: Option<i16>,
+    /// The message in flight.
+    busy: Option<Key>,
     listed: bool,
+    /// Somebody waits for room.
+    full: bool,
+}
+
+impl Queue {
+    /// Whether there is room now that was missed before.
+    fn has_got_room(&mut self) -> bool {
+        let got = self.full && self.waiting.len() <= LANE_LOW;
+        self.full &= !got;
+        got
+    }
 }
 
 #[derive(Debug)]
@@ -86,6 +106,8 @@ pub struct Lanes {
     waiting_bytes: u64,
     in_flight: usize,
     in_flight_bytes: u64,
+    /// A lane that was full has room again.
+    room: bool,
 }
 
 /// What became of an offered message.
@@ -113,6 +135,7 @@ impl Lanes {
             waiting_bytes: 0,
             in_flight: 0,
             in_flight_bytes: 0,
+            room: false,
         }
     }
 
@@ -159,11 +182,18 @@ impl Lanes {
             .map(|place| place.xact)
     }
 
-    /// Whether a lane that was full takes messages again.
-    pub fn has_room(&self, lane: &Lane) -> bool {
-        self.queues
-            .get(lane)
-            .is_none_or(|queue| queue.waiting.len() <= LANE_LOW)
+    /// Whether a lane takes so many messages that its rest should be read again. If not, [`Self::take_room`] tells when.
+    pub fn has_room(&mut self, lane: &Lane) -> bool {
+        let Some(queue) = self.queues.get_mut(lane) else {
+            return true;
+        };
+        queue.full = queue.waiting.len() > LANE_LOW;
+        !queue.full
+    }
+
+    /// Whether a lane that was full has got room since this was asked last.
+    pub fn take_room(&mut self) -> bool {
+        std::mem::take(&mut self.room)
     }
 
     /// Takes a message that was read. `bounded` is false for late and due ones, which come before what waits.
@@ -176,7 +206,8 @@ impl Lanes {
             None => self.ready.push_back(Ready::Single(message)),
             Some(lane) => {
                 let queue = self.queues.entry(lane.clone()).or_default();
-                if bounded && queue.waiting.len() >= LANE_ROOM {
+                if bounded && queue.waiting.len() >= room(&lane) {
+                    queue.full = true;
                     return Offered::Full;
                 }
                 queue.waiting.insert((key.place, key.partition), message);
@@ -223,20 +254,27 @@ impl Lanes {
                     let Some(queue) = self.queues.get_mut(&lane) else {
                         continue;
                     };
+                    if queue.busy.is_some() {
+                        queue.listed = false;
+                        continue;
+                    }
                     let allowed = queue
                         .waiting
                         .first_key_value()
                         .map(|((_, partition), _)| held(*partition));
                     match allowed {
-                        None => queue.listed = false,
+                        None => {
+                            self.queues.remove(&lane);
+                        }
                         Some(false) => self.ready.push_back(Ready::Lane(lane)),
                         Some(true) => {
                             queue.listed = false;
-                            let ((_, partition), message) = queue.waiting.pop_first()?;
+                            let (_, message) = queue.waiting.pop_first()?;
+                            self.room |= queue.has_got_room();
                             if hooks::broken("pipelined") {
                                 Self::list(&mut self.ready, lane, queue);
                             } else {
-                                queue.busy = Some(partition);
+                                queue.busy = Some(message.identity.key);
                             }
                             return Some(self.hand_out(message));
                         }
@@ -282,8 +320,10 @@ impl Lanes {
             Some(lane) => {
                 let queue = self.queues.entry(lane.clone()).or_default();
                 queue.waiting.insert((key.place, key.partition), message);
-                queue.busy = None;
-                if !queue.listed {
+                if queue.busy == Some(key) {
+                    queue.busy = None;
+                }
+                if queue.busy.is_none() && !queue.listed {
                     queue.listed = true;
                     self.ready.push_front(Ready::Lane(lane));
                 }
@@ -301,12 +341,14 @@ impl Lanes {
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(message.size());
     }
 
-    /// The next of the stream may go.
+    /// The next of the stream may go, if this message is the one that is waited for.
     pub fn free(&mut self, message: &Message) {
         let Some(lane) = self.lane_of(message) else {
             return;
         };
-        if let Some(queue) = self.queues.get_mut(&lane) {
+        if let Some(queue) = self.queues.get_mut(&lane)
+            && queue.busy == Some(message.identity.key)
+        {
             queue.busy = None;
             Self::list(&mut self.ready, lane.clone(), queue);
             if queue.waiting.is_empty() && !queue.listed {
@@ -315,18 +357,23 @@ impl Lanes {
         }
     }
 
-    /// The stream of a message is blocked in the database now: what waits behind it here is parked there.
+    /// The stream of a message is blocked in the database now: what waits behind it here is parked there. What was written
+    /// before it but became visible later is not.
     pub fn park_behind(&mut self, message: &Message) {
         let Some(lane) = self.lane_of(message) else {
             return;
         };
-        let Some(queue) = self.queues.remove(&lane) else {
+        let key = message.identity.key;
+        let Some(queue) = self.queues.get_mut(&lane) else {
             return;
         };
-        for parked in queue.waiting.into_values() {
+        let parked = queue.waiting.split_off(&(key.place, key.partition));
+        self.room |= queue.has_got_room();
+        for parked in parked.into_values() {
             self.stop_waiting(&parked);
             self.remove(parked.identity.key);
         }
+        self.free(message);
     }
 
     /// A message leaves the memory.
@@ -356,6 +403,7 @@ impl Lanes {
                 }
                 keep
             });
+            self.room |= queue.has_got_room();
         }
         for message in dropped {
             self.stop_waiting(&message);
@@ -372,7 +420,7 @@ impl Lanes {
             self.known.remove(&Key { partition, place });
         }
         for (lane, queue) in &mut self.queues {
-            if queue.busy == Some(partition) {
+            if queue.busy.is_some_and(|key| key.partition == partition) {
                 queue.busy = None;
                 Self::list(&mut self.ready, lane.clone(), queue);
             }

@@ -47,6 +47,18 @@ pub struct Identity {
     pub message_id: Uuid,
 }
 
+/// A low mark to move, by compare-and-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// As the database had it.
+    pub seen: u64,
+    /// Where it may go.
+    pub new: u64,
+    /// The counter of removals that `new` has taken account of. The mark alone would not tell: one that was lower
+    /// already does not move when a stream is freed above it.
+    pub removals: i64,
+}
+
 /// A message that waits to be published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {

@@ -66,6 +66,8 @@ pub struct Publisher {
     pub template: Arc<Template>,
     /// How long this process may act on its lease.
     pub trust: Trust,
+    /// Takes the time from hand-out to the broker's answer.
+    pub duration: prometheus::Histogram,
 }
 
 /// Runs the channel until the endpoint hangs up.
@@ -102,7 +104,8 @@ pub async fn run(
                 {
                     return;
                 }
-                let mut flight = Flight::new(&publisher, channel);
+                let frame_max = up.connection.configuration().frame_max();
+                let mut flight = Flight::new(&publisher, channel, frame_max);
                 let Some(end) = flight
                     .until_closed(&up, &mut transport, &mut orders, &reports)
                     .await
@@ -180,6 +183,8 @@ type Confirmed = (u64, Result<Confirmation, lapin::Error>);
 struct Flight<'a> {
     publisher: &'a Publisher,
     channel: Channel,
+    /// What the broker takes as one frame.
+    frame_max: u32,
     exchange: ShortString,
     confirms: FuturesUnordered<futures::future::BoxFuture<'static, Confirmed>>,
     /// By order of publishing.
@@ -195,10 +200,11 @@ struct Flight<'a> {
 }
 
 impl<'a> Flight<'a> {
-    fn new(publisher: &'a Publisher, channel: Channel) -> Self {
+    fn new(publisher: &'a Publisher, channel: Channel, frame_max: u32) -> Self {
         Self {
             publisher,
             channel,
+            frame_max,
             exchange: publisher.config.exchange.clone().into(),
             confirms: FuturesUnordered::new(),
             unconfirmed: BTreeMap::new(),
@@ -254,6 +260,7 @@ impl<'a> Flight<'a> {
                 &config.name,
                 &self.publisher.template,
                 &config.headers,
+                self.frame_max,
             ) {
                 Err(problem) => refused.push((message, Outcome::Unpublishable(problem))),
                 Ok(parcel) => self.send(message, parcel),
@@ -313,9 +320,11 @@ impl<'a> Flight<'a> {
             match confirm {
                 Err(error) => failed = Some(worse(failed, &error)),
                 Ok(confirm) => {
-                    let Some((message, _)) = self.unconfirmed.remove(&number) else {
+                    let Some((message, sent)) = self.unconfirmed.remove(&number) else {
                         continue;
                     };
+                    let took = sent.elapsed().as_secs_f64();
+                    self.publisher.duration.observe(took);
                     queue_was_empty |= self.note(message, confirm, &mut decided);
                 }
             }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lanes::Lane;
-use super::message::{Place, Snapshot};
+use super::message::{Mark, Place, Snapshot};
 use crate::hooks;
 
 /// A part of a partition that is read a second time.
@@ -28,7 +28,7 @@ pub struct Cursor {
     /// First row that found no room, for each lane that was full.
     skipped: BTreeMap<Lane, Place>,
     /// Low mark as the database has it, for the compare-and-set.
-    pub stored_low_mark: u64,
+    stored_low_mark: u64,
     /// Counter of removed blocking deferrals that this cursor has taken account of.
     removals: i64,
 }
@@ -38,8 +38,19 @@ pub struct Cursor {
 pub enum Admission {
     /// Offer it to its lane.
     Offer,
-    /// Not now: it will be read again.
+    /// Not now: it will be read again, or is accounted for already.
     Ignore,
+}
+
+/// Which rows of a partition the answer to a fetch is good for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scan {
+    /// The cursor was moved after the fetch was sent; what comes after it is read again.
+    Outdated,
+    /// All rows after the cursor.
+    Whole,
+    /// The rows of one lane.
+    Lane(Lane),
 }
 
 impl Cursor {
@@ -143,6 +154,14 @@ impl Reading {
             .is_some_and(|cursor| cursor.removals == removals)
     }
 
+    /// The counters of removals that the cursors have taken account of.
+    pub fn counters(&self) -> BTreeMap<i16, i64> {
+        self.cursors
+            .iter()
+            .map(|(&partition, cursor)| (partition, cursor.removals))
+            .collect()
+    }
+
     /// Whether no partition is read.
     pub fn is_empty(&self) -> bool {
         self.cursors.is_empty()
@@ -168,9 +187,20 @@ impl Reading {
         self.remembered.iter().any(|&x| snapshot.has_ended(x))
     }
 
-    /// Whether some range waits to be read again.
-    pub fn has_again(&self) -> bool {
-        self.cursors.values().any(|cursor| cursor.again.is_some())
+    /// Whether some range waits to be read again, in a partition that is `open`.
+    pub fn has_again(&self, open: impl Fn(i16) -> bool) -> bool {
+        self.cursors
+            .iter()
+            .any(|(&partition, cursor)| cursor.again.is_some() && open(partition))
+    }
+
+    /// Which of the remembered transactions have ended by `snapshot`, the oldest first.
+    pub fn ended(&self, snapshot: &Snapshot) -> Vec<u64> {
+        self.remembered
+            .iter()
+            .copied()
+            .filter(|&x| snapshot.has_ended(x))
+            .collect()
     }
 
     /// Takes account of the snapshot of a fetch: what ran and has ended was answered by it; what runs now is remembered.
@@ -184,15 +214,20 @@ impl Reading {
 
     /// Too many late rows for a batch: everything from the oldest transaction that has ended on is read again.
     pub fn read_again_from_ended(&mut self, snapshot: &Snapshot) {
-        let oldest = self
-            .remembered
-            .iter()
-            .copied()
-            .find(|&x| snapshot.has_ended(x));
-        for cursor in self.cursors.values_mut() {
-            if let Some(xact) = oldest {
+        if let Some(&xact) = self.ended(snapshot).first() {
+            for cursor in self.cursors.values_mut() {
                 cursor.lower(Place { xact, id: 0 });
             }
+        }
+    }
+
+    /// A fetch that was sent at `asked` answers as late only what is before that place. Where it did not stand for all rows
+    /// after it, what an `ended` transaction wrote in between has not been seen.
+    pub fn read_again_ended_after(&mut self, partition: i16, asked: Place, ended: &[u64]) {
+        if let Some(cursor) = self.cursors.get_mut(&partition)
+            && let Some(&xact) = ended.iter().find(|&&xact| xact >= asked.xact)
+        {
+            cursor.lower(Place { xact, id: 0 });
         }
     }
 
@@ -208,7 +243,8 @@ impl Reading {
         if cursor.removals == removals {
             return true;
         }
-        cursor.removals = removals;
+        // The snapshot may also be older than a removal of ours.
+        cursor.removals = cursor.removals.max(removals);
         cursor.lower(Place {
             xact: low_mark,
             id: 0,
@@ -217,10 +253,13 @@ impl Reading {
     }
 
     /// A settle of ours removed blocking deferrals: what was parked behind `place` is read again.
-    pub fn freed(&mut self, partition: i16, place: Place, removals: i64, low_mark_at_most: u64) {
+    pub fn freed(&mut self, partition: i16, place: Place, removals: i64) {
         if let Some(cursor) = self.cursors.get_mut(&partition) {
-            cursor.removals = cursor.removals.max(removals);
-            cursor.stored_low_mark = cursor.stored_low_mark.min(low_mark_at_most);
+            // A larger step means that somebody else removed one too; the next fetch goes back to the low mark for that.
+            if removals == cursor.removals + 1 {
+                cursor.removals = removals;
+            }
+            cursor.stored_low_mark = cursor.stored_low_mark.min(place.xact);
             cursor.lower(place);
         }
     }
@@ -245,56 +284,81 @@ impl Reading {
         }
     }
 
-    /// Whether a row of `lane` may be offered now. `fetched_after` says that it was read at the cursor, not as late or due.
-    pub fn admit(
+    /// What the answer to a fetch that was sent at `asked` is good for.
+    pub fn scan(&self, partition: i16, asked: Place) -> Scan {
+        match self.cursors.get(&partition) {
+            Some(cursor) if cursor.read_after() == asked => match &cursor.again {
+                Some(Again {
+                    lane: Some(lane), ..
+                }) => Scan::Lane(lane.clone()),
+                Some(Again { lane: None, .. }) | None => Scan::Whole,
+            },
+            Some(_) | None => Scan::Outdated,
+        }
+    }
+
+    /// Whether a row that was read at the cursor may be offered.
+    pub fn admit_next(
         &self,
         partition: i16,
+        scan: &Scan,
         lane: Option<&Lane>,
         place: Place,
-        fetched_after: bool,
     ) -> Admission {
         let Some(cursor) = self.cursors.get(&partition) else {
             return Admission::Ignore;
         };
-        match &cursor.again {
-            // Read for one lane only: the rows of the others between here and the cursor are accounted for already.
-            Some(Again {
-                lane: Some(wanted), ..
-            }) if fetched_after && (lane != Some(wanted) || place > cursor.main) => {
-                return Admission::Ignore;
-            }
-            // A late or due row inside a range that is being read again waits for its turn in that range.
-            Some(again)
-                if !fetched_after
-                    && place > again.from
-                    && (again.lane.is_none() || again.lane.as_ref() == lane) =>
-            {
-                return Admission::Ignore;
-            }
-            _ => {}
-        }
+        let wanted = match scan {
+            Scan::Outdated => false,
+            Scan::Whole => true,
+            // The rows of the others between here and the cursor are accounted for already.
+            Scan::Lane(wanted) => lane == Some(wanted) && place <= cursor.main,
+        };
         match lane.and_then(|lane| cursor.skipped.get(lane)) {
             Some(&first) if place > first => Admission::Ignore,
-            _ => Admission::Offer,
+            Some(_) | None if wanted => Admission::Offer,
+            Some(_) | None => Admission::Ignore,
         }
     }
 
-    /// A row read at the cursor found its lane full, or has to wait: its lane goes on from here when there is room.
-    pub fn skip(&mut self, partition: i16, lane: &Lane, place: Place) {
+    /// Whether a late or due row may be offered: it is behind the cursor, and not in a part that is read again anyway, where
+    /// it comes after what stands before it.
+    pub fn admit_behind(&self, partition: i16, lane: Option<&Lane>, place: Place) -> Admission {
+        let Some(cursor) = self.cursors.get(&partition) else {
+            return Admission::Ignore;
+        };
+        let comes_again = place > cursor.main
+            || cursor.again.as_ref().is_some_and(|again| {
+                place > again.from && (again.lane.is_none() || again.lane.as_ref() == lane)
+            })
+            || lane
+                .and_then(|lane| cursor.skipped.get(lane))
+                .is_some_and(|&first| place >= first);
+        if comes_again {
+            Admission::Ignore
+        } else {
+            Admission::Offer
+        }
+    }
+
+    /// A row read at the cursor found its lane full: its lane goes on from here when there is room. True if the cursor stood
+    /// for this lane alone, so that nothing more of the answer is good for anything.
+    pub fn skip(&mut self, partition: i16, lane: &Lane, place: Place) -> bool {
         let Some(cursor) = self.cursors.get_mut(&partition) else {
-            return;
+            return true;
         };
         cursor.skip(lane.clone(), place);
-        if cursor
+        let alone = cursor
             .again
             .as_ref()
-            .is_some_and(|again| again.lane.as_ref() == Some(lane))
-        {
+            .is_some_and(|again| again.lane.as_ref() == Some(lane));
+        if alone {
             cursor.again = None;
         }
+        alone
     }
 
-    /// A row that was skipped has found room.
+    /// A row that was skipped was read at the cursor again and has found room: the rest of its lane follows.
     pub fn taken(&mut self, partition: i16, lane: &Lane, place: Place) {
         if let Some(cursor) = self.cursors.get_mut(&partition)
             && cursor.skipped.get(lane) == Some(&place)
@@ -324,7 +388,7 @@ impl Reading {
     }
 
     /// Reads again for a lane that was full and has room; one lane of a partition at a time.
-    pub fn resume_skipped(&mut self, has_room: impl Fn(&Lane) -> bool) {
+    pub fn resume_skipped(&mut self, mut has_room: impl FnMut(&Lane) -> bool) {
         for cursor in self.cursors.values_mut() {
             if cursor.again.is_some() {
                 continue;
@@ -342,30 +406,28 @@ impl Reading {
     }
 
     /// Low mark to store: below it everything is settled or deferred. `known` is the lowest transaction of a message in memory.
-    pub fn low_mark(&self, partition: i16, known: Option<u64>) -> Option<u64> {
+    pub fn mark(&self, partition: i16, known: Option<u64>) -> Option<Mark> {
         let cursor = self.cursors.get(&partition)?;
         let remembered = if hooks::broken("forgetful") {
             None
         } else {
             self.remembered.first().copied()
         };
-        [
+        let waiting = [
             known,
             remembered,
             cursor.again.as_ref().map(|again| again.from.xact),
             cursor.skipped.values().map(|place| place.xact).min(),
-        ]
-        .into_iter()
-        .flatten()
-        .chain([cursor.main.xact])
-        .min()
-    }
-
-    /// The low mark as the database has it.
-    pub fn stored_low_mark(&self, partition: i16) -> Option<u64> {
-        self.cursors
-            .get(&partition)
-            .map(|cursor| cursor.stored_low_mark)
+        ];
+        let new = waiting
+            .into_iter()
+            .flatten()
+            .fold(cursor.main.xact, u64::min);
+        Some(Mark {
+            seen: cursor.stored_low_mark,
+            new: new.max(cursor.stored_low_mark),
+            removals: cursor.removals,
+        })
     }
 
     /// The database has taken over a new low mark.

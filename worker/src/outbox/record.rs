@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::message::{Key, Message, Place};
+use super::message::Message;
 use super::outcome::{Decision, Outcome};
 use super::publish::Report;
 use super::settling::Act;
@@ -12,8 +12,8 @@ use crate::backoff::chance;
 use crate::clock;
 use crate::hooks;
 use crate::reason::Reason;
+use crate::settle::{Burial, Claim, Deferral, Settled};
 use crate::status::Scope;
-use crate::store::{Burial, Claim, Deferral, Settled};
 
 /// A condition about single messages is shown for at least this long after the last one.
 const CONDITION: Duration = Duration::from_secs(60);
@@ -89,21 +89,21 @@ impl Endpoint {
         match decision {
             Decision::Complete => {
                 // A message with a deferral of its own may have parked others: its stream goes on when they can be read.
-                self.lanes.settling(&message, message.deferrals == 0);
+                self.memory.lanes.settling(&message, message.deferrals == 0);
                 if hooks::broken("forget-early") {
-                    self.lanes.remove(key);
+                    self.memory.lanes.remove(key);
                 }
                 if !hooks::broken("early-settle") {
                     self.settling.complete(self.claim_of(&message), message);
                 }
             }
-            Decision::SendAgain if self.suspects.runs(key) => {
+            Decision::SendAgain if self.memory.suspects.runs(key) => {
                 // The copy that ran has its attempt recorded; it runs again, and is recorded again.
-                self.lanes.settling(&message, false);
-                self.lanes.hold(key);
-                self.suspects.again(message);
+                self.memory.lanes.settling(&message, false);
+                self.memory.lanes.hold(key);
+                self.memory.suspects.again(message);
             }
-            Decision::SendAgain => self.lanes.back(message),
+            Decision::SendAgain => self.memory.lanes.back(message),
             Decision::Defer {
                 delay,
                 counted,
@@ -111,8 +111,8 @@ impl Endpoint {
                 reason,
                 error,
             } => {
-                let recorded = self.suspects.runs(key);
-                self.lanes.settling(&message, false);
+                let recorded = self.memory.suspects.runs(key);
+                self.memory.lanes.settling(&message, false);
                 let deferral = Deferral {
                     claim: self.claim_of(&message),
                     delay,
@@ -124,7 +124,7 @@ impl Endpoint {
                 self.settling.defer(deferral, message);
             }
             Decision::Bury { reason, error } => {
-                self.lanes.settling(&message, false);
+                self.memory.lanes.settling(&message, false);
                 let burial = Burial {
                     claim: self.claim_of(&message),
                     reason: reason.to_owned(),
@@ -234,10 +234,15 @@ impl Endpoint {
             }
         };
         self.shared.status.clear(&Scope::Database);
+        self.take_account(act, settled).await;
+        self.memory.settle_ends();
+    }
+
+    async fn take_account(&mut self, act: Act, settled: Settled) {
         if let Act::Release(releases) = act {
             for (partition, epoch, ..) in releases {
                 self.held.remove(&partition);
-                self.dropped.insert(partition, epoch);
+                self.note_dropped(partition, epoch);
                 self.forget_partition(partition);
             }
             self.shared.claim_now.notify_one();
@@ -245,97 +250,47 @@ impl Endpoint {
         }
         let same = self.is_same_incarnation(settled.incarnation);
         for &partition in &settled.lost {
-            self.lose(partition);
-            self.shared.claim_now.notify_one();
+            // An answer to an older claim says nothing about the one that is held now.
+            let held = self.held.get(&partition).map(|held| held.epoch);
+            if held.is_some() && held == act.epoch_of(partition) {
+                self.lose(partition);
+                self.shared.claim_now.notify_one();
+            }
         }
+        let is_lost = |message: &Message| settled.lost.contains(&message.identity.key.partition);
         match act {
             Act::Complete(messages) => {
-                self.free_streams(
-                    messages
-                        .iter()
-                        .map(|(claim, message)| (claim.identity.key, message)),
-                    &settled,
-                );
+                let messages = messages.iter().map(|(_, message)| message);
+                self.memory.settled(messages, &settled.freed);
             }
-            Act::Bury(messages) => {
-                self.shared
-                    .metrics
-                    .dead_lettered
-                    .inc_by(messages.len() as u64);
-                self.free_streams(
-                    messages
-                        .iter()
-                        .map(|(burial, message)| (burial.claim.identity.key, message)),
-                    &settled,
-                );
+            Act::Bury(mut messages) => {
+                messages.retain(|(_, message)| !is_lost(message));
+                let buried = messages.len() as u64;
+                self.shared.metrics.dead_lettered.inc_by(buried);
+                let messages = messages.iter().map(|(_, message)| message);
+                self.memory.settled(messages, &settled.freed);
             }
-            Act::Defer(messages) => {
+            Act::Defer(mut messages) => {
+                messages.retain(|(_, message)| !is_lost(message));
                 self.shared.metrics.retried.inc_by(messages.len() as u64);
                 for (deferral, message) in messages {
-                    self.deferred(&deferral, &message);
+                    let due = Instant::now() + deferral.delay;
+                    self.memory.deferred(&message, deferral.blocking, due);
                 }
             }
             Act::Attempt(_, message) => {
-                let lost = settled.lost.contains(&message.identity.key.partition);
-                if same && !lost {
+                let runs = self.memory.suspects.is_run(&message);
+                if same && runs && !is_lost(&message) {
                     self.publish_suspect(&message).await;
                 } else {
-                    self.lanes.settling(&message, false);
+                    self.memory.lanes.settling(&message, false);
                     self.channels
                         .returned(message.identity.key.partition, false);
                 }
             }
-            Act::Clear(_) | Act::Release(_) => {}
-        }
-    }
-
-    fn deferred(&mut self, deferral: &Deferral, message: &Message) {
-        let due = Instant::now() + deferral.delay;
-        self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));
-        if deferral.blocking
-            && let Some(lane) = self.lanes.lane_of(message)
-        {
-            self.lanes.park_behind(message);
-            if self.fetch.is_some() {
-                self.blocked.insert(lane);
-            }
-        } else {
-            self.lanes.free(message);
-        }
-        self.leave(message.identity.key);
-    }
-
-    /// The rows are gone. Where one had a blocking deferral, what it parked is read again.
-    fn free_streams<'a>(
-        &mut self,
-        messages: impl Iterator<Item = (Key, &'a Arc<Message>)>,
-        settled: &Settled,
-    ) {
-        let mut first: std::collections::BTreeMap<i16, Place> = std::collections::BTreeMap::new();
-        for (key, message) in messages {
-            if message.deferrals > 0 {
-                first
-                    .entry(key.partition)
-                    .and_modify(|place| *place = key.place.min(*place))
-                    .or_insert(key.place);
-            }
-            self.lanes.free(message);
-            self.leave(key);
-        }
-        for &(partition, removals) in &settled.freed {
-            if let Some(&place) = first.get(&partition) {
-                self.reading.freed(partition, place, removals, place.xact);
-            }
-        }
-    }
-
-    /// A settled message leaves the memory, but not before every fetch that may still bring it has returned.
-    fn leave(&mut self, key: Key) {
-        self.hungry |= self.suspects.done(key);
-        if self.fetch.is_some() {
-            self.leaving.push(key);
-        } else {
-            self.lanes.remove(key);
+            // One of them may have blocked a stream.
+            Act::Clear(_) => self.memory.hungry = true,
+            Act::Release(_) => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::message::{Identity, Message};
 use crate::database::Link;
-use crate::store::{self, Burial, Claim, Deferral, Release, Settled};
+use crate::settle::{self, Burial, Claim, Deferral, Release, Settled};
 
 /// Most messages of one call.
 const BATCH: usize = 2_000;
@@ -32,6 +32,53 @@ pub enum Act {
 }
 
 impl Act {
+    /// Name of the point just before it, where tests stop the process.
+    pub fn abort_point(&self) -> &'static str {
+        match self {
+            Self::Complete(_) | Self::Clear(_) => "confirmed",
+            Self::Defer(_) | Self::Attempt(..) => "parking",
+            Self::Bury(_) => "burying",
+            Self::Release(_) => "handing-over",
+        }
+    }
+
+    /// Brings the epochs up to date before the call. Without a claim any more a completion is right all the same; anything
+    /// else would change nothing and is dropped.
+    pub fn renew_epochs(&mut self, epoch_of: impl Fn(i16) -> Option<i64>) {
+        let renew = |claim: &mut Claim| {
+            let epoch = epoch_of(claim.identity.key.partition);
+            claim.epoch = epoch.unwrap_or_default();
+            epoch.is_some()
+        };
+        match self {
+            Self::Complete(messages) => {
+                for (claim, _) in messages {
+                    renew(claim);
+                }
+            }
+            Self::Defer(messages) => {
+                messages.retain_mut(|(deferral, _)| renew(&mut deferral.claim))
+            }
+            Self::Bury(messages) => messages.retain_mut(|(burial, _)| renew(&mut burial.claim)),
+            Self::Clear(_) | Self::Attempt(..) | Self::Release(_) => {}
+        }
+    }
+
+    /// The epoch under which something of a partition is settled.
+    pub fn epoch_of(&self, partition: i16) -> Option<i64> {
+        let claims: Vec<&Claim> = match self {
+            Self::Complete(messages) => messages.iter().map(|(claim, _)| claim).collect(),
+            Self::Defer(messages) => messages.iter().map(|(d, _)| &d.claim).collect(),
+            Self::Bury(messages) => messages.iter().map(|(b, _)| &b.claim).collect(),
+            Self::Attempt(deferral, _) => vec![&deferral.claim],
+            Self::Clear(_) | Self::Release(_) => Vec::new(),
+        };
+        claims
+            .into_iter()
+            .find(|claim| claim.identity.key.partition == partition)
+            .map(|claim| claim.epoch)
+    }
+
     /// Does it.
     pub async fn run(
         &self,
@@ -42,7 +89,7 @@ impl Act {
         match self {
             Self::Complete(messages) => {
                 let mut claims: Vec<_> = messages.iter().map(|(claim, _)| *claim).collect();
-                store::complete_outbox_published(link, worker, endpoint, &mut claims).await
+                settle::complete_outbox_published(link, worker, endpoint, &mut claims).await
             }
             Self::Clear(identities) => {
                 let mut claims: Vec<_> = identities
@@ -50,7 +97,7 @@ impl Act {
                     .map(|&identity| Claim { identity, epoch: 0 })
                     .collect();
                 let settled =
-                    store::complete_outbox_published(link, worker, endpoint, &mut claims).await?;
+                    settle::complete_outbox_published(link, worker, endpoint, &mut claims).await?;
                 Ok(Settled {
                     lost: Vec::new(),
                     ..settled
@@ -61,18 +108,18 @@ impl Act {
                     .iter()
                     .map(|(deferral, _)| deferral.clone())
                     .collect();
-                store::defer_messages(link, worker, endpoint, &mut deferrals).await
+                settle::defer_messages(link, worker, endpoint, &mut deferrals).await
             }
             Self::Attempt(deferral, _) => {
-                store::defer_messages(link, worker, endpoint, &mut [deferral.clone()]).await
+                settle::defer_messages(link, worker, endpoint, &mut [deferral.clone()]).await
             }
             Self::Bury(messages) => {
                 let mut burials: Vec<_> =
                     messages.iter().map(|(burial, _)| burial.clone()).collect();
-                store::bury_messages(link, worker, endpoint, &mut burials).await
+                settle::bury_messages(link, worker, endpoint, &mut burials).await
             }
             Self::Release(releases) => {
-                store::release_work(link, worker, endpoint, releases).await?;
+                settle::release_work(link, worker, endpoint, releases).await?;
                 Ok(Settled::default())
             }
         }

@@ -94,10 +94,14 @@ impl Sweep {
 impl Endpoint {
     pub(super) fn on_swept(&mut self, fetch: &Fetch, batch: &Batch) {
         let partition = fetch.partitions[0];
-        let Some(main) = self.reading.main(partition) else {
+        let Some(main) = self.memory.reading.main(partition) else {
             return;
         };
-        if !self.reading.has_removals(partition, batch.removals[0]) {
+        if !self
+            .memory
+            .reading
+            .has_removals(partition, batch.removals[0])
+        {
             return; // a stream was freed meanwhile; the next fetch sees to it
         }
         let mut last = None;
@@ -107,11 +111,15 @@ impl Endpoint {
                 Row::Next(message) => {
                     let key = message.identity.key;
                     last = Some(key.place);
-                    let lane = self.lanes.lane_of(message);
+                    let lane = self.memory.lanes.lane_of(message);
                     let expected = message.deferrals > 0
-                        || self.lanes.knows(key)
-                        || self.suspects.is_gated(partition)
-                        || self.reading.expects(partition, lane.as_ref(), key.place);
+                        || self.memory.lanes.knows(key)
+                        || self.memory.suspects.is_gated(partition)
+                        || self.memory.is_parked(lane.as_ref(), key.place)
+                        || self
+                            .memory
+                            .reading
+                            .expects(partition, lane.as_ref(), key.place);
                     if !expected {
                         found.push(key.place);
                     }
@@ -123,11 +131,11 @@ impl Endpoint {
         for place in found {
             tracing::warn!(endpoint = %self.shared.config.name, partition, position = place.id, "The sweep found a message that reading had missed");
             self.shared.metrics.sweep_found.inc();
-            self.reading.read_again(partition, place);
+            self.memory.reading.read_again(partition, place);
         }
         self.sweep
             .advance(partition, last.filter(|last| *last < main));
-        if let Some(circle) = self.sweep.close(&self.reading) {
+        if let Some(circle) = self.sweep.close(&self.memory.reading) {
             self.shared.metrics.sweep_circle.set(circle.as_secs_f64());
         }
     }

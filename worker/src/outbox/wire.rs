@@ -15,8 +15,12 @@ use serde_json::Value;
 
 use super::message::Message;
 
+mod size;
+
 /// AMQP's limit of a short string, in bytes.
 const SHORT_STRING: usize = 255;
+/// Bytes that everything but the table of headers may take of the one frame that properties and headers share.
+const BESIDE_HEADERS: usize = 1_024;
 /// Headers nest at most so deep.
 const DEEPEST: usize = 16;
 
@@ -29,12 +33,13 @@ pub struct Parcel {
     pub properties: BasicProperties,
 }
 
-/// Packs a message, or says why it cannot be published.
+/// Packs a message, or says why it cannot be published. `frame_max` is what the broker takes as one frame; 0 is no limit.
 pub fn pack(
     message: &Message,
     endpoint: &str,
     template: &Template,
     fixed_headers: &BTreeMap<String, String>,
+    frame_max: u32,
 ) -> Result<Parcel, String> {
     let own = match &message.headers {
         None => serde_json::Map::new(),
@@ -52,6 +57,7 @@ pub fn pack(
         table.insert(short("header name", name)?, amqp_value(name, value, 0)?);
     }
     add_own_headers(&mut table, message, endpoint);
+    check_size(&table, frame_max)?;
     let mut properties = BasicProperties::default()
         .with_message_id(message.identity.message_id.to_string().into())
         .with_type(short("type", &message.kind)?)
@@ -90,6 +96,18 @@ fn add_own_headers(table: &mut FieldTable, message: &Message, endpoint: &str) {
         "x-postroom-position".into(),
         AMQPValue::LongLongInt(message.identity.key.place.id),
     );
+}
+
+/// Headers cannot be split over frames; a frame that is too long ends the connection, for every message on it.
+fn check_size(table: &FieldTable, frame_max: u32) -> Result<(), String> {
+    let (size, frame) = (size::of_table(table), frame_max as usize);
+    if frame > 0 && size + BESIDE_HEADERS > frame {
+        let most = frame.saturating_sub(BESIDE_HEADERS);
+        return Err(format!(
+            "headers have {size} bytes, the broker takes {most} (its frame_max is {frame})"
+        ));
+    }
+    Ok(())
 }
 
 fn fill(template: &Template, message: &Message, own: &serde_json::Map<String, Value>) -> String {
@@ -182,10 +200,12 @@ fn typed(
             .or_else(|| value.as_str().and_then(|s| s.parse().ok()))
             .ok_or_else(wrong)
     };
+    // The broker cannot read a number that is none, and ends the connection over it.
     let float = || -> Result<f64, String> {
         value
             .as_f64()
             .or_else(|| value.as_str().and_then(|s| s.parse().ok()))
+            .filter(|number| number.is_finite())
             .ok_or_else(wrong)
     };
     let bytes = || -> Result<Vec<u8>, String> {
@@ -206,7 +226,7 @@ fn typed(
             clippy::cast_possible_truncation,
             reason = "the sender asked for single precision"
         )]
-        "float" => AMQPValue::Float(float()? as f32),
+        "float" => AMQPValue::Float(Some(float()? as f32).filter(|number| number.is_finite()).ok_or_else(wrong)?),
         "double" => AMQPValue::Double(float()?),
         "timestamp" => AMQPValue::Timestamp(integer()?.try_into().map_err(|_| wrong())?),
         "bytes" => AMQPValue::ByteArray(ByteArray::from(bytes()?)),
