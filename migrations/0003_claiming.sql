@@ -115,9 +115,10 @@ begin
         endpoints = claim_work.endpoints, in_flight = coalesce(claim_work.in_flight, '{}'), seen_at = clock_timestamp()
     where w.id = me and w.lease_until > clock_timestamp() returning w.lease_until into granted;
     if granted is null then
-        -- New, or its lease has run out: what it held is lost before it can hold anything again.
+        -- New, or its lease has run out: what it held is lost before it can hold anything again. It asks itself, so none of
+        -- its messages has ended it; suspect is what another worker takes over.
         perform from worker w where w.id = me for update;
-        update lease l set owner = null, suspect = true where l.owner = me;
+        update lease l set owner = null where l.owner = me;
         insert into worker as w (id, host, version, endpoints, in_flight, lease_until)
         values (me, claim_work.host, claim_work.version, claim_work.endpoints, coalesce(claim_work.in_flight, '{}'), clock_timestamp() + claim_work.lease)
         on conflict (id) do update set lease_until = excluded.lease_until, host = excluded.host, version = excluded.version, endpoints = excluded.endpoints,

@@ -63,6 +63,8 @@ returns table (deferred bigint, lost_partitions smallint[], incarnation uuid)
 language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
+    -- Lost in a crash of the server, a deferral only means that the message is tried sooner.
+    perform set_config('synchronous_commit', 'off', true);
     lost_partitions := fence(worker, endpoint, partitions, epochs);
     with locked as materialized (
         select o.partition, o.xact, o.id, o.message_id, stream_key(e.ordering, o.tenant, o.stream) as stream_key, k.delay, k.counted, k.blocking, k.reason, k.error

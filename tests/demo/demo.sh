@@ -31,7 +31,7 @@ build() { cargo build --locked --release --package postroom-worker --package pos
 find_cargo() {
   command -v cargo >/dev/null && return
   [ -x "$HOME/.cargo/bin/cargo" ] && PATH="$HOME/.cargo/bin:$PATH" && return
-  printf 'cargo is not there. Install Rust 1.90 or newer (https://rustup.rs), then run this again.\n' >&2
+  printf 'cargo is not there. Install Rust 1.90 or newer, then run this again.\n' >&2
   exit 1
 }
 

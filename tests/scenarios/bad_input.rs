@@ -23,8 +23,10 @@ async fn refusal(launch: &Launch) -> Result<String> {
     Ok(said)
 }
 
-/// One spoiled field, and what the sentence about it must hold: its path, its value, the rule.
-fn spoiled() -> Vec<(&'static str, Value, [&'static str; 3])> {
+/// A spoiled field, its value, and what the sentence about it must hold: its path, its value, the rule.
+type Spoiled = (&'static str, Value, [&'static str; 3]);
+
+fn spoiled_outboxes() -> Vec<Spoiled> {
     vec![
         (
             "outboxes.0.exchnge",
@@ -67,6 +69,17 @@ fn spoiled() -> Vec<(&'static str, Value, [&'static str; 3])> {
             ["confirmTimeoutSeconds", "40", "15"],
         ),
         (
+            "outboxes.0.exchange",
+            Value::Null,
+            ["exchange", "null", "must"],
+        ),
+    ]
+}
+
+/// The same outside the outboxes.
+fn spoiled_elsewhere() -> Vec<Spoiled> {
+    vec![
+        (
             "workers.leaseSeconds",
             json!(1),
             ["spec.workers.leaseSeconds", "1", "5"],
@@ -96,17 +109,12 @@ fn spoiled() -> Vec<(&'static str, Value, [&'static str; 3])> {
             json!({"name": "ca"}),
             ["caSecretRef", "left out", "VerifyFull"],
         ),
-        (
-            "outboxes.0.exchange",
-            Value::Null,
-            ["exchange", "null", "must"],
-        ),
     ]
 }
 
 #[tokio::test]
 async fn each_wrong_field_of_a_resource_is_named_with_its_value_and_its_rule() -> Result<()> {
-    let run = async |(field, value, words): (&'static str, Value, [&'static str; 3])| {
+    let run = async |(field, value, words): Spoiled| {
         let file = good().with(field, value).write()?;
         let said = refusal(&Launch::run_resource(&file)).await?;
         ensure!(
@@ -122,7 +130,7 @@ async fn each_wrong_field_of_a_resource_is_named_with_its_value_and_its_rule() -
         );
         Ok::<_, anyhow::Error>(())
     };
-    for case in spoiled() {
+    for case in spoiled_outboxes().into_iter().chain(spoiled_elsewhere()) {
         run(case).await?;
     }
     Ok(())

@@ -12,8 +12,8 @@ use postroom_tests::worker::Worker;
 use uuid::Uuid;
 
 use crate::traffic::{
-    PATIENCE, RECOVERY, deferrals, row, rows, under_load, unsettled, wait_condition, wait_settled,
-    wait_well, write,
+    PATIENCE, deferrals, row, rows, under_load, unsettled, wait_condition, wait_settled, wait_well,
+    write,
 };
 
 /// What may be unconfirmed at one instant, so that the number of repeats has a bound.

@@ -3,18 +3,17 @@
 
 use anyhow::{Result, ensure};
 use postroom_tests::broker::{self, RabbitServer};
-use postroom_tests::database::Database;
 use postroom_tests::launch::Launch;
-use postroom_tests::postgres::{self, PostgresServer};
+use postroom_tests::postgres::PostgresServer;
 use postroom_tests::proxy::TcpProxy;
 use postroom_tests::resource::{Outbox, Resource};
 use postroom_tests::run;
-use postroom_tests::setup::{EXCHANGE, OUTBOX, Postroom, QUEUE};
+use postroom_tests::setup::{EXCHANGE, OUTBOX, Postroom};
 use postroom_tests::worker::Worker;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use crate::traffic::{PATIENCE, RECOVERY, wait_condition, wait_well};
+use crate::traffic::{RECOVERY, wait_condition, wait_well};
 
 const DATABASE: &str = "database";
 const TRANSPORT: &str = "transport";
@@ -76,116 +75,172 @@ impl Case {
     }
 }
 
+async fn all_are_over(cases: &[Case]) -> Result<()> {
+    futures::future::try_join_all(cases.iter().map(Case::is_over))
+        .await
+        .map(drop)
+}
+
 async fn all_show(cases: &[Case]) -> Result<()> {
     futures::future::try_join_all(cases.iter().map(Case::shows))
         .await
         .map(drop)
 }
 
-/// F16's rule for the database, F47's neighbour: cause by cause.
+/// What is not there yet when a worker needs it.
+struct Missing {
+    login: String,
+    stranger: String,
+    database: String,
+}
+
+impl Missing {
+    fn new() -> Self {
+        Self {
+            login: run::unique_name("login"),
+            stranger: run::unique_name("stranger"),
+            database: run::unique_name("later"),
+        }
+    }
+}
+
+async fn execute(postroom: &Postroom, statement: String) -> Result<()> {
+    let mut session = postroom.connect().await?;
+    session.execute(AssertSqlSafe(statement)).await?;
+    Ok(())
+}
+
+/// A resource whose schema nobody has made.
+fn elsewhere(postroom: &Postroom) -> Result<impl Fn(&str) -> Launch> {
+    let file = Resource::new("shop")
+        .schema("elsewhere")
+        .outbox(Outbox::new(OUTBOX, EXCHANGE))
+        .write()?;
+    Ok(move |command: &str| {
+        Launch::new(&[command, "--resource", &file.to_string_lossy()])
+            .database_url(postroom.database.url())
+            .amqp_url(postroom.vhost.amqp_url())
+    })
+}
+
+/// Workers whose connection string of the database is wrong for good.
+fn wrong_databases(server: &PostgresServer, postroom: &Postroom) -> Result<Vec<Case>> {
+    let (database, right) = (postroom.database.name(), postroom.database.url());
+    let port = server.port();
+    let urls = [
+        (
+            right.replace("127.0.0.1", "nowhere.invalid"),
+            "HostNotFound",
+            "host name",
+        ),
+        ("postgres://u:p^q G$@[/x".to_owned(), "WrongUrl", "percent"),
+        (
+            server.url_as(server.user(), "wrong", port, database),
+            "AuthenticationFailed",
+            "password",
+        ),
+        (
+            right.replace("sslmode=disable", "sslmode=require"),
+            "TlsVerificationFailed",
+            "tls",
+        ),
+    ];
+    let start = |(url, code, hint)| {
+        Case::start(
+            &postroom.launch("run").database_url(url),
+            DATABASE,
+            code,
+            hint,
+        )
+    };
+    urls.into_iter().map(start).collect()
+}
+
+/// F16's rule for the database: cause by cause.
 #[tokio::test]
 async fn each_way_not_to_reach_the_database_has_its_own_reason_and_is_over_once_mended()
 -> Result<()> {
     let server = PostgresServer::shared().await?;
     let postroom = Postroom::start("db_reasons", |resource| resource).await?;
-    let (database, port) = (postroom.database.name(), server.port());
+    let (name, port) = (postroom.database.name(), server.port());
     let proxy = TcpProxy::start(port).await?;
     proxy.refuse().await?;
-    let (login, stranger, later) = (
-        run::unique_name("login"),
-        run::unique_name("stranger"),
-        run::unique_name("later"),
-    );
-    let mut session = postroom.connect().await?;
+    let missing = Missing::new();
+    let Missing {
+        login,
+        stranger,
+        database,
+    } = &missing;
     let create = format!("create role {stranger} login password 'secret'");
-    session.execute(AssertSqlSafe(create)).await?;
-    let elsewhere = Resource::new("shop")
-        .schema("elsewhere")
-        .outbox(Outbox::new(OUTBOX, EXCHANGE))
-        .write()?;
-    let elsewhere = |command: &str| {
-        Launch::new(&[command, "--resource", &elsewhere.to_string_lossy()])
-            .database_url(postroom.database.url())
-            .amqp_url(postroom.vhost.amqp_url())
-    };
+    execute(&postroom, create).await?;
+    let elsewhere = elsewhere(&postroom)?;
     let at = |url: String| postroom.launch("run").database_url(url);
-    let right = server.url(database);
     let case = |launch: &Launch, code, hint| Case::start(launch, DATABASE, code, hint);
-    let never = [
-        case(
-            &at(right.replace("127.0.0.1", "nowhere.invalid")),
-            "HostNotFound",
-            "host name",
-        )?,
-        case(
-            &at("postgres://u:p^q G$@[/x".to_owned()),
-            "WrongUrl",
-            "percent",
-        )?,
-        case(
-            &at(server.url_as(server.user(), "wrong", port, database)),
-            "AuthenticationFailed",
-            "password",
-        )?,
-        case(
-            &at(right.replace("sslmode=disable", "sslmode=require")),
-            "TlsVerificationFailed",
-            "tls",
-        )?,
-    ];
+    let as_user = |user: &str| at(server.url_as(user, "secret", port, name));
+    let never = wrong_databases(server, &postroom)?;
     let mended = [
         case(
-            &at(server.url_at(proxy.port(), database)),
+            &at(server.url_at(proxy.port(), name)),
             "ConnectionRefused",
             "port",
         )?,
-        case(
-            &at(server.url_as(&login, "secret", port, database)),
-            "AuthenticationFailed",
-            "user",
-        )?,
-        case(&at(server.url(&later)), "DatabaseNotFound", "Create")?,
-        case(
-            &at(server.url_as(&stranger, "secret", port, database)),
-            "PermissionDenied",
-            "Grant",
-        )?,
+        case(&as_user(login), "AuthenticationFailed", "user")?,
+        case(&at(server.url(database)), "DatabaseNotFound", "Create")?,
+        case(&as_user(stranger), "PermissionDenied", "Grant")?,
         case(&elsewhere("run"), "SchemaNotReady", "migrate")?,
     ];
     all_show(&never).await?;
     all_show(&mended).await?;
 
     proxy.accept().await?;
-    let create = format!("create role {login} login superuser password 'secret'");
-    session.execute(AssertSqlSafe(create)).await?;
-    let create = format!("create database {later} template {database}");
-    // A database in use cannot be copied; so it is made empty and migrated.
-    let create = create
-        .split(" template")
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    session.execute(AssertSqlSafe(create)).await?;
-    let grant = format!("grant {database}_postroom_worker to {stranger}");
-    session.execute(AssertSqlSafe(grant)).await?;
+    for statement in [
+        format!("create role {login} login superuser password 'secret'"),
+        format!("create database {database}"),
+        format!("grant {name}_postroom_worker to {stranger}"),
+    ] {
+        execute(&postroom, statement).await?;
+    }
     elsewhere("migrate").succeed().await?;
-    postroom
+    let migrate = postroom
         .launch("migrate")
-        .database_url(server.url(&later))
-        .succeed()
-        .await?;
-    futures::future::try_join_all(mended.iter().map(Case::is_over)).await?;
+        .database_url(server.url(database));
+    migrate.succeed().await?;
+    all_are_over(&mended).await?;
     for case in &never {
-        ensure!(
-            case.worker.get("/readyz").await?.status == 503,
-            "{}",
-            case.code
-        );
+        let ready = case.worker.get("/readyz").await?.status;
+        ensure!(ready == 503, "{}: {ready}", case.code);
     }
     drop((never, mended));
-    let drop = format!("drop database {later} with (force)");
-    session.execute(AssertSqlSafe(drop)).await?;
-    Ok(())
+    execute(&postroom, format!("drop database {database} with (force)")).await
+}
+
+/// Workers whose connection string of the broker is wrong for good.
+fn wrong_brokers(port: u16, postroom: &Postroom) -> Result<Vec<Case>> {
+    let vhost = postroom.vhost.name();
+    let urls = [
+        (
+            postroom
+                .vhost
+                .amqp_url()
+                .replace("127.0.0.1", "nowhere.invalid"),
+            "HostNotFound",
+            "host name",
+        ),
+        (
+            "amqp://u:a/b:c#d@127.0.0.1".to_owned(),
+            "NotAnAmqpUri",
+            "percent",
+        ),
+        (
+            broker::url(vhost, "wrong", port, vhost),
+            "AccessRefused",
+            "password",
+        ),
+    ];
+    let start = |(url, code, hint)| {
+        Case::start(&postroom.launch("run").amqp_url(url), TRANSPORT, code, hint)
+    };
+    urls.into_iter().map(start).collect()
 }
 
 /// F16: causes are told apart, and a virtual host may come later.
@@ -211,38 +266,14 @@ async fn each_way_not_to_reach_the_broker_has_its_own_reason_and_is_over_once_me
     put(format!("/api/vhosts/{foreign}"), json!({})).await?;
     let at = |url: String| postroom.launch("run").amqp_url(url);
     let case = |url: String, code, hint| Case::start(&at(url), TRANSPORT, code, hint);
-    let right = vhost.amqp_url();
-    let never = [
-        case(
-            right.replace("127.0.0.1", "nowhere.invalid"),
-            "HostNotFound",
-            "host name",
-        )?,
-        case(
-            "amqp://u:a/b:c#d@127.0.0.1".to_owned(),
-            "NotAnAmqpUri",
-            "percent",
-        )?,
-        case(
-            broker::url(user, "wrong", port, user),
-            "AccessRefused",
-            "password",
-        )?,
-    ];
+    let url = |user: &str, password: &str, vhost: &str| broker::url(user, password, port, vhost);
+    let never = wrong_brokers(port, &postroom)?;
     let mended = [
         case(vhost.amqp_url_at(proxy.port()), "ConnectionRefused", "port")?,
+        case(url(&later, "secret", user), "AccessRefused", "user")?,
+        case(url(user, password, &nowhere), "VhostNotFound", "Create")?,
         case(
-            broker::url(&later, "secret", port, user),
-            "AccessRefused",
-            "user",
-        )?,
-        case(
-            broker::url(user, password, port, &nowhere),
-            "VhostNotFound",
-            "Create",
-        )?,
-        case(
-            broker::url(user, password, port, &foreign),
+            url(user, password, &foreign),
             "VhostNotFound",
             "permissions",
         )?,
@@ -250,27 +281,15 @@ async fn each_way_not_to_reach_the_broker_has_its_own_reason_and_is_over_once_me
     all_show(&never).await?;
     all_show(&mended).await?;
 
-    let everything = json!({"configure": ".*", "write": ".*", "read": ".*"});
     proxy.accept().await?;
-    put(
-        format!("/api/users/{later}"),
-        json!({"password": "secret", "tags": ""}),
-    )
-    .await?;
-    put(
-        format!("/api/permissions/{user}/{later}"),
-        everything.clone(),
-    )
-    .await?;
+    let secret = json!({"password": "secret", "tags": ""});
+    put(format!("/api/users/{later}"), secret).await?;
     put(format!("/api/vhosts/{nowhere}"), json!({})).await?;
-    for vhost in [&nowhere, &foreign] {
-        put(
-            format!("/api/permissions/{vhost}/{user}"),
-            everything.clone(),
-        )
-        .await?;
+    for (vhost, user) in [(user, later.as_str()), (&nowhere, user), (&foreign, user)] {
+        let everything = json!({"configure": ".*", "write": ".*", "read": ".*"});
+        put(format!("/api/permissions/{vhost}/{user}"), everything).await?;
     }
-    futures::future::try_join_all(mended.iter().map(Case::is_over)).await?;
+    all_are_over(&mended).await?;
     drop((never, mended));
     for path in [
         format!("/api/vhosts/{nowhere}"),
@@ -279,127 +298,5 @@ async fn each_way_not_to_reach_the_broker_has_its_own_reason_and_is_over_once_me
     ] {
         management.request("DELETE", &path, None).await?.success()?;
     }
-    Ok(())
-}
-
-const ODD_USER: &str = "svc@eu";
-const ODD_PASSWORD: &str = "a/b:c#d%e?f ü$";
-const ODD_VHOST: &str = "/team/a";
-
-fn encoded(text: &str) -> String {
-    let byte = |byte: u8| {
-        if byte.is_ascii_alphanumeric() {
-            char::from(byte).to_string()
-        } else {
-            format!("%{byte:02X}")
-        }
-    };
-    text.bytes().map(byte).collect()
-}
-
-/// F17.
-#[tokio::test]
-async fn reserved_characters_in_user_password_and_vhost_work_where_they_are_percent_encoded()
--> Result<()> {
-    let (postgres, rabbit) = tokio::try_join!(PostgresServer::shared(), RabbitServer::shared())?;
-    let management = rabbit.management();
-    let (user, vhost) = (encoded(ODD_USER), encoded(ODD_VHOST));
-    for (path, body) in [
-        (format!("/api/vhosts/{vhost}"), json!({})),
-        (
-            format!("/api/users/{user}"),
-            json!({"password": ODD_PASSWORD, "tags": ""}),
-        ),
-        (
-            format!("/api/permissions/{vhost}/{user}"),
-            json!({"configure": ".*", "write": ".*", "read": ".*"}),
-        ),
-    ] {
-        management
-            .request("PUT", &path, Some(&body))
-            .await?
-            .success()?;
-    }
-    let broker = format!(
-        "amqp://{user}:{}@127.0.0.1:{}",
-        encoded(ODD_PASSWORD),
-        rabbit.port()
-    );
-    let whole = format!("{broker}/{vhost}");
-    let queue_of_its_own = postroom_tests::receiver::Receiver::start;
-    declare(&whole).await?;
-    let receiver = queue_of_its_own(&whole, &[QUEUE], PATIENCE).await?;
-
-    let database = Database::create(postgres, "odd").await?;
-    let login = format!(
-        "create role \"{ODD_USER}\" login createrole password '{ODD_PASSWORD}'; grant create on database {0} to \"{ODD_USER}\"",
-        database.name()
-    );
-    let mut session = database.connect().await?;
-    session.execute(AssertSqlSafe(login)).await?;
-    let url = postgres.url_as(
-        &user,
-        &encoded(ODD_PASSWORD),
-        postgres.port(),
-        database.name(),
-    );
-    // Once from the URL, once from the field of the resource.
-    for (amqp, vhost) in [(whole.clone(), None), (broker, Some(ODD_VHOST))] {
-        let mut resource = Resource::new("shop").outbox(Outbox::new(OUTBOX, EXCHANGE));
-        if let Some(vhost) = vhost {
-            resource = resource.with("transports.0.rabbitmq.vhost", vhost);
-        }
-        let file = resource.write()?;
-        let launch = |command: &str| {
-            Launch::new(&[command, "--resource", &file.to_string_lossy()])
-                .database_url(&url)
-                .amqp_url(&amqp)
-        };
-        launch("migrate").succeed().await?;
-        let worker = launch("run").start()?;
-        worker.ready(PATIENCE).await?;
-        let before = receiver.distinct();
-        let insert =
-            "insert into postroom.outbox (endpoint, type, payload) values ('orders', 't', '1')";
-        session.execute(insert).await?;
-        receiver.wait_for(before + 1, PATIENCE).await?;
-        wait_well(&worker).await?;
-    }
-    drop(receiver);
-    for path in [format!("/api/vhosts/{vhost}"), format!("/api/users/{user}")] {
-        management.request("DELETE", &path, None).await?.success()?;
-    }
-    let drop = format!("drop owned by \"{ODD_USER}\" cascade");
-    session.execute(AssertSqlSafe(drop)).await?;
-    let mut session = postgres::connect(&postgres.url("postgres")).await?;
-    let revoke = format!(
-        "revoke all on database {} from \"{ODD_USER}\"",
-        database.name()
-    );
-    session.execute(AssertSqlSafe(revoke)).await?;
-    Ok(())
-}
-
-/// The exchange and the queue of the scenario, in a virtual host that the harness cannot name.
-async fn declare(url: &str) -> Result<()> {
-    let connection = broker::connect(url).await?;
-    let channel = connection.create_channel().await?;
-    let none = lapin::types::FieldTable::default;
-    let options = lapin::options::ExchangeDeclareOptions {
-        durable: true,
-        ..Default::default()
-    };
-    channel
-        .exchange_declare(EXCHANGE.into(), lapin::ExchangeKind::Topic, options, none())
-        .await?;
-    let options = lapin::options::QueueDeclareOptions {
-        durable: true,
-        ..Default::default()
-    };
-    channel.queue_declare(QUEUE.into(), options, none()).await?;
-    let options = lapin::options::QueueBindOptions::default();
-    channel
-        .queue_bind(QUEUE.into(), EXCHANGE.into(), "#".into(), options, none())
-        .await?;
     Ok(())
 }

@@ -114,6 +114,11 @@ pub(crate) async fn show_missing(postroom: &Postroom, missing: &[Uuid]) -> Resul
     .bind(missing)
     .fetch_all(&mut postroom.connect().await?)
     .await?;
-    eprintln!("{} missing, of which the outbox still has {}:\n{}", missing.len(), rows.len(), rows.join("\n"));
+    eprintln!(
+        "{} missing, of which the outbox still has {}:\n{}",
+        missing.len(),
+        rows.len(),
+        rows.join("\n")
+    );
     Ok(())
 }

@@ -34,14 +34,33 @@ async fn late_commits_are_neither_lost_nor_out_of_order_while_workers_come_go_an
 {
     let postroom = Postroom::start("late_commits", narrow_fetches).await?;
     let chance = Chance::new();
-    let mut fleet = Fleet::new(&postroom, &[NO_SWEEP]);
+    let mut fleet = Fleet::new(&postroom, &[NO_SWEEP, ("LC_DUMP", "/tmp/lc/dump")]);
     fleet.grow_to(3).await?;
     let faults = come_and_go(&mut fleet, &chance, Duration::from_secs(22));
     Load::rough().beside(&postroom, &chance, faults).await?;
     let verdict = postroom.verdict(PATIENCE).await?;
     eprintln!("{verdict} after {} kills", fleet.kills);
     show_missing(&postroom, &verdict.missing).await?;
-    for w in &fleet.workers { eprintln!("STATS {:?}", w.stats().await); eprintln!("{}", w.metrics().await?.lines().filter(|l| !l.starts_with('#') && !l.contains("bucket")).collect::<Vec<_>>().join("\n")); }
+    if !verdict.missing.is_empty() {
+        std::fs::write("/tmp/lc/dump", "")?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        std::fs::remove_file("/tmp/lc/dump")?;
+        for w in &fleet.workers {
+            std::fs::write(format!("/tmp/lc/log-{}", w.pid()), w.log())?;
+        }
+    }
+    for w in &fleet.workers {
+        eprintln!("STATS {:?}", w.stats().await);
+        eprintln!(
+            "{}",
+            w.metrics()
+                .await?
+                .lines()
+                .filter(|l| !l.starts_with('#') && !l.contains("bucket"))
+                .collect::<Vec<_>>()
+                .join("\n")
+        );
+    }
     verdict.require(fleet.kills * 2 * WINDOW)?;
     ensure!(fleet.kills >= 3, "too few kills: {}", fleet.kills);
     ensure!(

@@ -21,6 +21,7 @@ mod leases;
 mod maintenance;
 mod migrate_command;
 mod migrations;
+mod odd_names;
 mod order;
 mod plain_inserts;
 mod publishing;

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use postroom_tests::broker::RabbitServer;
+use postroom_tests::postgres::{PostgresOptions, PostgresServer};
 use postroom_tests::proxy::TcpProxy;
 use postroom_tests::resource::Outbox;
 use postroom_tests::setup::{EXCHANGE, OUTBOX, Postroom, QUEUE};
 use postroom_tests::vhost::{QueueArguments, Vhost};
 use serde_json::{Value, json};
+use sqlx::{Connection as _, Executor as _};
 
 use crate::traffic::{
     PATIENCE, RECOVERY, Row, condition, row, rows, unsettled, wait_condition, wait_settled,
@@ -54,6 +56,33 @@ fn labels(text: &str, name: &str) -> Option<Vec<String>> {
     Some(names.collect())
 }
 
+fn have_the_right_labels(text: &str) -> Result<()> {
+    let endpoint = [
+        "resource_namespace",
+        "resource_name",
+        "endpoint",
+        "direction",
+    ];
+    for (name, more) in OF_ENDPOINTS {
+        let mut found = labels(text, name).unwrap_or_default();
+        let mut wanted: Vec<_> = endpoint.iter().map(|&label| label.to_owned()).collect();
+        wanted.extend((!more.is_empty()).then(|| more.to_owned()));
+        found.sort();
+        wanted.sort();
+        ensure!(found == wanted, "{name}: {found:?}\n{text}");
+    }
+    for (name, more) in OF_THE_PROCESS {
+        let found = labels(text, name);
+        let wanted: Vec<_> = [more]
+            .iter()
+            .filter(|more| !more.is_empty())
+            .map(|&more| more.to_owned())
+            .collect();
+        ensure!(found == Some(wanted), "{name}: {found:?}\n{text}");
+    }
+    Ok(())
+}
+
 /// Contract of the metrics, G12; L-rule: no label takes values without a bound.
 #[tokio::test]
 async fn the_metrics_have_the_promised_names_and_labels_and_count_what_happened() -> Result<()> {
@@ -69,29 +98,7 @@ async fn the_metrics_have_the_promised_names_and_labels_and_count_what_happened(
         .wait_stats("all is measured", PATIENCE, settled)
         .await?;
     let text = worker.metrics().await?;
-    let endpoint = [
-        "resource_namespace",
-        "resource_name",
-        "endpoint",
-        "direction",
-    ];
-    for (name, more) in OF_ENDPOINTS {
-        let mut found = labels(&text, name).unwrap_or_default();
-        let mut wanted: Vec<_> = endpoint.iter().map(|&label| label.to_owned()).collect();
-        wanted.extend((!more.is_empty()).then(|| more.to_owned()));
-        found.sort();
-        wanted.sort();
-        ensure!(found == wanted, "{name}: {found:?}\n{text}");
-    }
-    for (name, more) in OF_THE_PROCESS {
-        let found = labels(&text, name);
-        let wanted: Vec<_> = [more]
-            .iter()
-            .filter(|more| !more.is_empty())
-            .map(|&more| more.to_owned())
-            .collect();
-        ensure!(found == Some(wanted), "{name}: {found:?}\n{text}");
-    }
+    have_the_right_labels(&text)?;
     let ours = [
         ("resource_namespace", "tests"),
         ("resource_name", "shop"),
@@ -133,7 +140,7 @@ async fn the_metrics_have_the_promised_names_and_labels_and_count_what_happened(
 
 /// Contract of `/stats`.
 #[tokio::test]
-async fn stats_tell_every_number_with_its_time_and_say_unknown_instead_of_zero() -> Result<()> {
+async fn stats_tell_every_number_with_its_time_and_every_failure_with_its_reason() -> Result<()> {
     let postroom = Postroom::start("stats", |resource| {
         resource
             .with("outboxes.0.exchange", "picky")
@@ -166,7 +173,6 @@ async fn stats_tell_every_number_with_its_time_and_say_unknown_instead_of_zero()
         ("pending", json!(0)),
         ("in_flight", json!(0)),
         ("dead", json!(0)),
-        ("oldest_pending_time", Value::Null),
         ("errors", json!({"Unroutable": 1})),
         ("leases", json!(64)),
     ] {
@@ -187,7 +193,13 @@ async fn stats_tell_every_number_with_its_time_and_say_unknown_instead_of_zero()
         condition(&stats, "endpoint", "Unroutable").is_some(),
         "{stats}"
     );
+    Ok(())
+}
 
+/// Contract of `/stats`, G12.
+#[tokio::test]
+async fn what_was_never_measured_is_unknown_and_not_zero() -> Result<()> {
+    let postroom = Postroom::start("unknown", |resource| resource).await?;
     let lost = postroom
         .launch("run")
         .database_url("postgres://u@127.0.0.1:1/x?sslmode=disable")
@@ -323,4 +335,36 @@ async fn a_paused_endpoint_publishes_nothing_and_keeps_its_leases_until_it_is_re
     worker.ready(PATIENCE).await?;
     postroom.verdict(PATIENCE).await?.require(0)?;
     wait_settled(&postroom).await
+}
+
+/// F01, on a server where nothing else happens: the poll sees the position before the commit, and no snapshot lists the
+/// youngest transaction as running.
+#[tokio::test]
+async fn a_message_whose_position_was_seen_before_its_commit_goes_out_right_after_it() -> Result<()>
+{
+    let postgres = PostgresServer::start(PostgresOptions::default()).await?;
+    let rabbit = RabbitServer::shared().await?;
+    let postroom = Postroom::start_on(&postgres, rabbit, "youngest", |resource| resource).await?;
+    let worker = postroom
+        .launch("run")
+        .env("POSTROOM_SWEEP", "off")
+        .start()?;
+    worker.ready(PATIENCE).await?;
+    write(&postroom, &rows(1, 1)).await?;
+    postroom.receiver.wait_for(1, PATIENCE).await?;
+    let mut session = postroom.connect().await?;
+    for number in 2..5 {
+        let mut transaction = session.begin().await?;
+        let insert =
+            "insert into postroom.outbox (endpoint, type, payload) values ('orders', 't', '1')";
+        transaction.execute(insert).await?;
+        let polls = Duration::from_millis(500);
+        postroom.receiver.wait_quiet(polls, PATIENCE).await?;
+        transaction.commit().await?;
+        postroom
+            .receiver
+            .wait_for(number, Duration::from_secs(4))
+            .await?;
+    }
+    Ok(())
 }

@@ -20,6 +20,8 @@ pub struct Settled {
     pub lost: Vec<i16>,
     /// Partitions in which a blocking deferral was removed, with the counter after that.
     pub freed: Vec<(i16, i64)>,
+    /// How many messages were put off; less than asked for where rows are gone or partitions lost.
+    pub deferred: usize,
     /// Incarnation of the server.
     pub incarnation: Option<Uuid>,
 }
@@ -123,6 +125,7 @@ fn settled(row: &PgRow) -> Result<Settled, sqlx::Error> {
     Ok(Settled {
         lost: row.try_get(0)?,
         freed: partitions.into_iter().zip(removals).collect(),
+        deferred: 0,
         incarnation: row.try_get(3)?,
     })
 }
@@ -138,7 +141,7 @@ pub async fn defer_messages(
     let keys = Keys::of(deferrals.iter().map(|d| &d.claim));
     let query = link
         .query(
-            "select lost_partitions, '{}'::smallint[], '{}'::bigint[], incarnation from @schema@.defer_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9, $10, $11, $12)",
+            "select lost_partitions, '{}'::smallint[], '{}'::bigint[], incarnation, deferred from @schema@.defer_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9, $10, $11, $12)",
         )
         .bind(worker)
         .bind(endpoint)
@@ -152,7 +155,12 @@ pub async fn defer_messages(
         .bind(deferrals.iter().map(|d| d.blocking).collect::<Vec<_>>())
         .bind(deferrals.iter().map(|d| d.reason.clone()).collect::<Vec<_>>())
         .bind(deferrals.iter().map(|d| d.error.clone()).collect::<Vec<_>>());
-    settled(&link.connection.fetch_one(query).await?)
+    let row = link.connection.fetch_one(query).await?;
+    let deferred: i64 = row.try_get(4)?;
+    Ok(Settled {
+        deferred: usize::try_from(deferred).unwrap_or_default(),
+        ..settled(&row)?
+    })
 }
 
 /// Gives messages up.

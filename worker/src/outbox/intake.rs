@@ -95,6 +95,8 @@ struct Part {
     last: Option<Place>,
     rows: usize,
     due: usize,
+    /// Some of them are deferred or parked.
+    waits: bool,
     stopped: bool,
 }
 
@@ -177,6 +179,7 @@ impl Memory {
                 last: None,
                 rows: 0,
                 due: 0,
+                waits: false,
                 stopped: false,
             };
             parts.insert(partition, part);
@@ -196,6 +199,7 @@ impl Memory {
             Row::Skipped(key) => {
                 if let Some(part) = intake.parts.get_mut(&key.partition) {
                     part.rows += 1;
+                    part.waits = true;
                     if !part.stopped {
                         part.last = Some(key.place);
                     }
@@ -295,9 +299,9 @@ impl Memory {
             if !part.stopped && !more {
                 self.suspects.exhausted(partition);
             }
-            // What is due in a part that was read again is answered only once the cursor is back in its place.
+            // What is due, and deferrals without a message, are answered once the cursor is past them and back in its place.
             let is_back = part.again && !self.reading.has_again(|of| of == partition);
-            self.hungry |= is_back || (more && !part.stopped);
+            self.hungry |= is_back || ((more || part.waits) && !part.stopped);
         }
         self.due_left = due_full || due >= max_rows;
         self.hungry |= self.due_left && intake.due_taken;

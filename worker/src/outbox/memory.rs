@@ -57,6 +57,8 @@ pub(super) struct Memory {
     leaving: Vec<Key>,
     /// Lanes that were blocked while a fetch was under way, and by the message at which place.
     blocked: HashMap<Lane, Place>,
+    /// Places that the fetch under way may pass over, though there is something to be handed out.
+    unsure: Vec<(i16, Place)>,
     /// The counters of removals when the settle that is under way was first sent.
     counters: Option<BTreeMap<i16, i64>>,
     /// The partition after which the next fetch begins.
@@ -77,6 +79,7 @@ impl Memory {
             due_left: false,
             leaving: Vec::new(),
             blocked: HashMap::new(),
+            unsure: Vec::new(),
             counters: None,
             rotation: -1,
         }
@@ -164,6 +167,9 @@ impl Memory {
         for key in std::mem::take(&mut self.leaving) {
             self.lanes.remove(key);
         }
+        for (partition, place) in std::mem::take(&mut self.unsure) {
+            self.reading.read_again(partition, place);
+        }
     }
 
     /// Whether a message that a fetch has brought is parked by now: its stream was blocked before it while that was under way.
@@ -184,17 +190,21 @@ impl Memory {
         self.counters = None;
     }
 
-    /// A message was put off until `due`. `blocking` parks what follows in its stream.
-    pub(super) fn deferred(&mut self, message: &Message, blocking: bool, due: Instant) {
+    /// A message was put off until `due`. `blocking` parks what follows in its stream. `sure` says that the deferral was
+    /// written: where the row was gone, nothing is parked behind it.
+    pub(super) fn deferred(&mut self, message: &Message, blocking: bool, due: Instant, sure: bool) {
         self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));
         if self.reads {
             self.due_meanwhile = Some(self.due_meanwhile.map_or(due, |next| next.min(due)));
         }
         let Key { partition, place } = message.identity.key;
         let before = self.counters.as_ref().and_then(|all| all.get(&partition));
-        if before.is_none_or(|&before| !self.reading.has_removals(partition, before)) {
-            // Its wait may have been ended again by somebody, and read as such while it was still known here.
+        if !sure || before.is_none_or(|&before| !self.reading.has_removals(partition, before)) {
+            // Or its wait may have been ended again by somebody, and read as such while it was still known here.
             self.reading.read_again(partition, place);
+            if self.reads {
+                self.unsure.push((partition, place));
+            }
         }
         if blocking && let Some(lane) = self.lanes.lane_of(message) {
             self.lanes.park_behind(message);

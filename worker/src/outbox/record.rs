@@ -272,20 +272,24 @@ impl Endpoint {
             }
             Act::Defer(mut messages) => {
                 messages.retain(|(_, message)| !is_lost(message));
-                self.shared.metrics.retried.inc_by(messages.len() as u64);
+                self.shared.metrics.retried.inc_by(settled.deferred as u64);
+                let all = settled.deferred == messages.len();
                 for (deferral, message) in messages {
                     let due = Instant::now() + deferral.delay;
-                    self.memory.deferred(&message, deferral.blocking, due);
+                    self.memory.deferred(&message, deferral.blocking, due, all);
                 }
             }
             Act::Attempt(_, message) => {
                 let runs = self.memory.suspects.is_run(&message);
-                if same && runs && !is_lost(&message) {
+                if same && runs && settled.deferred > 0 {
                     self.publish_suspect(&message).await;
                 } else {
+                    let partition = message.identity.key.partition;
                     self.memory.lanes.settling(&message, false);
-                    self.channels
-                        .returned(message.identity.key.partition, false);
+                    self.channels.returned(partition, false);
+                    if !is_lost(&message) {
+                        self.memory.settled(std::iter::once(&message), &[]); // its row is gone
+                    }
                 }
             }
             // One of them may have blocked a stream.

@@ -56,10 +56,17 @@ impl Act {
                     renew(claim);
                 }
             }
+            // After a loss and another take-over a message may have come to its end twice; the database wants it once.
             Self::Defer(messages) => {
-                messages.retain_mut(|(deferral, _)| renew(&mut deferral.claim))
+                messages.retain_mut(|(deferral, _)| renew(&mut deferral.claim));
+                messages.sort_by_key(|(deferral, _)| deferral.claim.identity.key);
+                messages.dedup_by_key(|(deferral, _)| deferral.claim.identity.key);
             }
-            Self::Bury(messages) => messages.retain_mut(|(burial, _)| renew(&mut burial.claim)),
+            Self::Bury(messages) => {
+                messages.retain_mut(|(burial, _)| renew(&mut burial.claim));
+                messages.sort_by_key(|(burial, _)| burial.claim.identity.key);
+                messages.dedup_by_key(|(burial, _)| burial.claim.identity.key);
+            }
             Self::Clear(_) | Self::Attempt(..) | Self::Release(_) => {}
         }
     }

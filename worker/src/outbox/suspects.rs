@@ -9,7 +9,7 @@ use super::lanes::{Lane, Lanes};
 use super::message::{Key, Message, Place};
 
 /// So many messages of a taken-over partition are run singly. Each further crash brings the next ones to the front.
-const SINGLE_RUNS: usize = 8;
+const SINGLE_RUNS: usize = 4;
 
 /// The gates of taken-over partitions.
 #[derive(Debug, Default)]
@@ -107,8 +107,8 @@ impl Suspects {
     }
 
     fn open(&mut self, partition: i16) {
-        let busy = self.runs_in(partition)
-            || self.waiting.keys().any(|key| key.partition == partition);
+        let busy =
+            self.runs_in(partition) || self.waiting.keys().any(|key| key.partition == partition);
         if !busy && self.gates.get(&partition) == Some(&0) {
             self.gates.remove(&partition);
         }

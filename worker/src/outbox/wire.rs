@@ -226,7 +226,11 @@ fn typed(
             clippy::cast_possible_truncation,
             reason = "the sender asked for single precision"
         )]
-        "float" => AMQPValue::Float(Some(float()? as f32).filter(|number| number.is_finite()).ok_or_else(wrong)?),
+        "float" => AMQPValue::Float(
+            Some(float()? as f32)
+                .filter(|number| number.is_finite())
+                .ok_or_else(wrong)?,
+        ),
         "double" => AMQPValue::Double(float()?),
         "timestamp" => AMQPValue::Timestamp(integer()?.try_into().map_err(|_| wrong())?),
         "bytes" => AMQPValue::ByteArray(ByteArray::from(bytes()?)),

@@ -52,8 +52,8 @@ fn in_one_role_mode_no_migration_needs_a_role_and_everybody_else_loses_all_right
         !rights.contains('@') && !rights.contains("grant"),
         "{rights}"
     );
-    assert_eq!(rights.matches("from public;").count(), 4);
-    assert_eq!(RIGHTS.matches("from public").count(), 4);
+    assert_eq!(rights.matches("from public;").count(), 5);
+    assert_eq!(RIGHTS.matches("from public").count(), 5);
 }
 
 #[test]

@@ -132,6 +132,9 @@ fn whatever_the_order_of_events_nothing_is_lost_or_overtakes_or_goes_twice() {
         .ok()
         .and_then(|seeds| seeds.parse().ok())
         .unwrap_or(3_000);
-    if let Ok(s) = std::env::var("ONE") { play(s.parse().unwrap()); return; }
+    if let Ok(s) = std::env::var("ONE") {
+        play(s.parse().unwrap());
+        return;
+    }
     play_all(0..seeds);
 }

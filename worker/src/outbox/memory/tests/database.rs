@@ -303,6 +303,11 @@ impl Database {
                 })
     }
 
+    /// Whether a message is still to be taken by the broker.
+    pub(super) fn has_to_go(&self, key: Key) -> bool {
+        self.rows.contains_key(&key) && !self.confirmed.contains(&key)
+    }
+
     /// A message is handed out: none that was committed before it began may still have to go before it.
     pub(super) fn check_order(&self, message: &Message) {
         let key = message.identity.key;
@@ -341,7 +346,7 @@ impl Database {
     }
 
     pub(super) fn is_drained(&self) -> bool {
-        self.rows.is_empty() && self.deferred.is_empty()
+        self.rows.is_empty()
     }
 
     pub(super) fn stuck(&self) -> String {
@@ -545,7 +550,7 @@ impl Database {
         Settled {
             lost,
             freed,
-            incarnation: None,
+            ..Settled::default()
         }
     }
 
@@ -558,6 +563,7 @@ impl Database {
         blocking: bool,
     ) -> Settled {
         let lost = self.lost(worker, std::slice::from_ref(claim));
+        let mut written = 0;
         let key = claim.identity.key;
         eprintln!("db defer {key:?}");
         if let (true, Some(row)) = (lost.is_empty(), self.rows.get(&key)) {
@@ -580,9 +586,11 @@ impl Database {
                 with_row: false,
             };
             self.deferred.insert(key, deferred);
+            written = 1;
         }
         Settled {
             lost,
+            deferred: written,
             ..Settled::default()
         }
     }

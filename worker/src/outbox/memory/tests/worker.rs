@@ -178,7 +178,24 @@ impl Worker {
             Some((fetch, Some(batch))) => {
                 let (held, now) = (&self.held, self.now(database));
                 let is_open = |partition| held.get(&partition).is_some_and(Held::is_open);
-                eprintln!("w{} batch {:?} {:?} {:?} {:?}", self.number, fetch.places, batch.removals, self.memory.reading.counters(), batch.rows.iter().map(|r| match r { Row::Next(m) => ("next", m.identity.key), Row::Late(m) => ("late", m.identity.key), Row::Due(m) => ("due", m.identity.key), Row::Skipped(k) => ("skip", *k), Row::Orphan(i) => ("orphan", i.key)}).collect::<Vec<_>>());
+                eprintln!(
+                    "w{} batch {:?} {:?} {:?} {:?}",
+                    self.number,
+                    fetch.places,
+                    batch.removals,
+                    self.memory.reading.counters(),
+                    batch
+                        .rows
+                        .iter()
+                        .map(|r| match r {
+                            Row::Next(m) => ("next", m.identity.key),
+                            Row::Late(m) => ("late", m.identity.key),
+                            Row::Due(m) => ("due", m.identity.key),
+                            Row::Skipped(k) => ("skip", *k),
+                            Row::Orphan(i) => ("orphan", i.key),
+                        })
+                        .collect::<Vec<_>>()
+                );
                 for orphan in self.memory.take_in(&fetch, batch, now, is_open) {
                     self.settling.clear(orphan);
                 }
@@ -234,7 +251,7 @@ impl Worker {
                 let of = other.identity.key;
                 *under == self.tenures[&of.partition]
                     && self.memory.lanes.lane_of(other).as_ref() == Some(&lane)
-                    && !database.confirmed.contains(&of)
+                    && database.has_to_go(of)
             };
             let other = self.in_flight.iter().find(joins);
             assert!(other.is_none(), "{key:?} joins {other:?} in flight");
@@ -245,7 +262,10 @@ impl Worker {
             before != Some((tenure, Gone::Out)),
             "{key:?} goes out twice under take-over {tenure}"
         );
-        eprintln!("w{} out {key:?} {tenure} deferrals {}", self.number, message.deferrals);
+        eprintln!(
+            "w{} out {key:?} {tenure} deferrals {}",
+            self.number, message.deferrals
+        );
         self.in_flight.push((message, tenure));
     }
 
@@ -313,7 +333,11 @@ impl Worker {
             }
             // The answer is lost.
             Some((act, Some(_))) if !database.calm && chance.percent(5) => self.settling.again(act),
-            Some((act, Some(settled))) => { eprintln!("w{} settled {act:?} {settled:?}", self.number); self.on_settled(database, act, &settled); self.memory.settle_ends(); }
+            Some((act, Some(settled))) => {
+                eprintln!("w{} settled {act:?} {settled:?}", self.number);
+                self.on_settled(database, act, &settled);
+                self.memory.settle_ends();
+            }
         }
     }
 
@@ -339,6 +363,7 @@ impl Worker {
                 for (d, _) in messages {
                     let settled = database.defer(self.number, &d.claim, d.delay, d.blocking);
                     all.lost.extend(settled.lost);
+                    all.deferred += settled.deferred;
                 }
                 all
             }
@@ -386,20 +411,24 @@ impl Worker {
             }
             Act::Defer(mut messages) => {
                 messages.retain(|(_, message)| !is_lost(message));
+                let all = settled.deferred == messages.len();
                 for (deferral, message) in messages {
                     // After a loss it may have gone out again before this was recorded.
                     self.failed(&message);
                     let due = self.now(database) + deferral.delay;
-                    self.memory.deferred(&message, deferral.blocking, due);
+                    self.memory.deferred(&message, deferral.blocking, due, all);
                 }
             }
             Act::Attempt(_, message) => {
-                if self.memory.suspects.is_run(&message) && !is_lost(&message) {
+                if self.memory.suspects.is_run(&message) && settled.deferred > 0 {
                     let mut recorded = Message::clone(&message);
                     recorded.deferrals += 1;
                     self.publish(database, Arc::new(recorded));
                 } else {
                     self.memory.lanes.settling(&message, false);
+                    if !is_lost(&message) {
+                        self.memory.settled(std::iter::once(&message), &[]);
+                    }
                 }
             }
             Act::Clear(_) => self.memory.hungry = true,
