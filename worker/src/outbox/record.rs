@@ -287,7 +287,7 @@ impl Endpoint {
                     let partition = message.identity.key.partition;
                     self.memory.lanes.settling(&message, false);
                     self.channels.returned(partition, false);
-                    if !is_lost(&message) {
+                    if settled.deferred == 0 && !is_lost(&message) {
                         self.memory.settled(std::iter::once(&message), &[]); // its row is gone
                     }
                 }
