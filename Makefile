@@ -33,7 +33,7 @@ lint: ## Check format, lints, scripts, and that each crate builds alone
 	cargo clippy --locked --workspace --all-targets $(HOOKS) -- -D warnings
 	for crate in $(CRATES); do cargo check --locked --quiet --package "$$crate"; done
 	cargo check --locked --quiet --package postroom-crds --no-default-features
-	for script in .ci/run tests/services/*.sh tests/demo/*.sh; do bash -n "$$script"; done
+	for script in .ci/run tests/run.sh tests/services/*.sh tests/demo/*.sh; do bash -n "$$script"; done
 
 generate: ## Write the generated files again
 	cargo build --locked --workspace
@@ -46,13 +46,7 @@ verify: ## Fail if a generated file is not what would be generated
 	  || { echo "$(CHART_CRD) is not current: run 'make generate'" >&2; exit 1; }
 
 test: setup build ## Run all unit tests and scenarios, with every flavour of TEST_SERVERS
-	POSTROOM_TEST_SERVERS=$(firstword $(TEST_SERVERS)) \
-	  cargo test --locked --workspace $(HOOKS) --no-fail-fast -- --test-threads=$(TEST_THREADS)
-	for servers in $(wordlist 2,9,$(TEST_SERVERS)); do \
-	  echo "Scenarios with the servers of $$servers"; \
-	  POSTROOM_TEST_SERVERS=$$servers cargo test --locked --workspace $(HOOKS) --test scenarios -- \
-	    --test-threads=$(TEST_THREADS) --skip workspace:: --skip source_files::; \
-	done
+	TEST_THREADS=$(TEST_THREADS) tests/run.sh $(TEST_SERVERS)
 
 scenarios: build ## Run some scenarios, for example: make scenarios ONLY=drain TEST_SERVERS=trixie
 	for servers in $(TEST_SERVERS); do \

@@ -90,6 +90,19 @@ async fn a_black_hole_before_the_broker_is_survived_without_a_restart() -> Resul
     wait_well(&worker).await.map(drop)
 }
 
+/// G12 the other way round: a condition that is over does not stay because nothing happens.
+#[tokio::test]
+async fn an_idle_endpoint_is_well_again_once_it_is_connected_without_a_message_to_prove_it()
+-> Result<()> {
+    let (_postroom, proxy, worker) = behind_proxy("idle").await?;
+    proxy.refuse().await?;
+    proxy.reset_all();
+    wait_condition(&worker, "transport", "ConnectionRefused").await?;
+    wait_condition(&worker, "endpoint", "ConnectionLost").await?;
+    proxy.accept().await?;
+    wait_well(&worker).await.map(drop)
+}
+
 /// R8, F02, G1, G3, G5.
 #[tokio::test]
 async fn a_broker_that_restarts_or_dies_under_load_costs_no_message_and_no_order() -> Result<()> {

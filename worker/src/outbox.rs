@@ -187,10 +187,11 @@ impl Endpoint {
     async fn work(&mut self) {
         loop {
             self.check_trust();
+            // Before the next fetch is started: under load one is always under way, and nothing would ever go back.
+            self.give_partitions_back();
             self.hand_out().await;
             self.start_settle();
             self.start_fetch();
-            self.give_partitions_back();
             self.report_low_marks();
             self.report_counts();
             if self.is_drained() {

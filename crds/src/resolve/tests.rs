@@ -75,6 +75,18 @@ fn follow(manifest: &mut Value, old: &Value, new: &Value) {
     }
 }
 
+/// A broker's `tls.mode` has only one other value, and that one goes without certificates.
+fn without_certificates(manifest: &Value, pointer: &str) -> Value {
+    let mut manifest = manifest.clone();
+    if let Some(tls) = pointer.strip_suffix("/mode")
+        && tls.ends_with("/rabbitmq/tls")
+    {
+        let tls = manifest.pointer_mut(tls).unwrap().as_object_mut().unwrap();
+        tls.retain(|field, _| field == "mode");
+    }
+    manifest
+}
+
 fn resolved(manifest: &Value) -> Option<WorkerConfig> {
     let manifest = Manifest::from_yaml(&manifest.to_string()).ok()?;
     WorkerConfig::from_resource(&manifest, Where::Mounted).ok()
@@ -83,12 +95,13 @@ fn resolved(manifest: &Value) -> Option<WorkerConfig> {
 #[test]
 fn a_change_of_any_field_changes_the_configuration() {
     let manifest = full();
-    let before = resolved(&manifest).unwrap();
     let mut pointers = Vec::new();
     leaves(&manifest, "", &mut pointers);
     pointers.retain(|pointer| !matches!(pointer.as_str(), "/apiVersion" | "/kind"));
     assert!(pointers.len() >= 60, "{pointers:#?}");
     for pointer in pointers {
+        let manifest = without_certificates(&manifest, &pointer);
+        let before = resolved(&manifest).unwrap();
         let place = manifest.pointer(&pointer).unwrap();
         let after = other_values(place).into_iter().find_map(|value| {
             let mut changed = manifest.clone();

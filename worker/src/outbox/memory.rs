@@ -178,6 +178,23 @@ impl Memory {
             .is_some_and(|&by| place > by)
     }
 
+    /// A message was not taken by the broker, by no fault of its own. `quiet` says that its partition is to be given back, so
+    /// that nothing of it may wait here.
+    pub(super) fn send_again(&mut self, message: Arc<Message>, quiet: bool) {
+        let key = message.identity.key;
+        if self.suspects.runs(key) {
+            // The copy that ran has its attempt recorded; it runs again, and is recorded again.
+            self.lanes.settling(&message, false);
+            self.lanes.hold(key);
+            self.suspects.again(message);
+        } else {
+            self.lanes.back(message);
+        }
+        if quiet {
+            self.quieten(key.partition);
+        }
+    }
+
     /// A settle is sent, or sent again.
     pub(super) fn settle_begins(&mut self) {
         if self.counters.is_none() {

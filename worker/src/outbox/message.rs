@@ -174,6 +174,9 @@ impl Snapshot {
 }
 
 #[cfg(test)]
+pub(crate) mod samples;
+
+#[cfg(test)]
 mod tests {
     use super::Snapshot;
 

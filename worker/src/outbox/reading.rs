@@ -458,3 +458,6 @@ impl Reading {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,10 @@ const CONDITION: Duration = Duration::from_secs(60);
 impl Endpoint {
     pub(super) fn on_report(&mut self, report: Report) {
         match report {
-            Report::Ready(channel) => self.channels.opened(channel),
+            Report::Ready(channel) => {
+                self.channels.opened(channel);
+                self.reconnected();
+            }
             Report::Outcomes(outcomes) => {
                 for (message, outcome) in outcomes {
                     self.on_outcome(message, outcome);
@@ -97,13 +100,11 @@ impl Endpoint {
                     self.settling.complete(self.claim_of(&message), message);
                 }
             }
-            Decision::SendAgain if self.memory.suspects.runs(key) => {
-                // The copy that ran has its attempt recorded; it runs again, and is recorded again.
-                self.memory.lanes.settling(&message, false);
-                self.memory.lanes.hold(key);
-                self.memory.suspects.again(message);
+            Decision::SendAgain => {
+                let held = self.held.get(&key.partition);
+                self.memory
+                    .send_again(message, held.is_some_and(|held| held.quiet));
             }
-            Decision::SendAgain => self.memory.lanes.back(message),
             Decision::Defer {
                 delay,
                 counted,
@@ -185,6 +186,21 @@ impl Endpoint {
             return;
         };
         if had_failed || !matches!(code, "Unroutable" | "Nacked") || at.elapsed() > CONDITION {
+            self.unwell = None;
+            self.shared.status.clear(&self.scope());
+        }
+    }
+
+    /// An open channel clears a condition about the connection, so that an idle endpoint does not show it for ever. The
+    /// others are about what is published: only a confirm tells that they are over.
+    fn reconnected(&mut self) {
+        let about_messages = |code| {
+            matches!(
+                code,
+                "Unroutable" | "Nacked" | "TopologyMissing" | "AccessRefused" | "ConfirmTimeout"
+            )
+        };
+        if self.unwell.is_some_and(|(code, _)| !about_messages(code)) {
             self.unwell = None;
             self.shared.status.clear(&self.scope());
         }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::super::super::intake::share;
 use super::super::super::lanes::Lane;
+use super::super::super::message::samples::message;
 use super::super::super::message::{Batch, Identity, Key, Mark, Message, Place, Row, Snapshot};
 use super::{Chance, World};
 use crate::settle::{Claim, Settled};
@@ -173,21 +174,7 @@ impl Database {
                 key,
                 message_id: Uuid::from_u128(self.position.unsigned_abs().into()),
             },
-            tenant: String::new(),
-            stream: stream.map(|s| s.to_string()),
-            kind: "made".to_owned(),
-            routing_key: None,
-            content_type: "text/plain".to_owned(),
-            headers: None,
-            body: vec![b'x'; 10],
-            correlation_id: None,
-            causation_id: None,
-            traceparent: None,
-            idempotency_key: None,
-            created_at: 0,
-            expired: false,
-            attempts: 0,
-            deferrals: 0,
+            ..message(partition, xact, stream.map(|s| s.to_string()).as_deref())
         };
         if chance.percent(8) {
             let lane = self.lane(&message);
@@ -308,7 +295,9 @@ impl Database {
 
     /// Whether a message is still to be taken by the broker.
     pub(super) fn has_to_go(&self, key: Key) -> bool {
-        self.rows.contains_key(&key) && !self.confirmed.contains(&key)
+        self.rows.contains_key(&key)
+            && !self.confirmed.contains(&key)
+            && !self.passed.contains(&key)
     }
 
     /// A message is handed out: none that was committed before it began may still have to go before it.

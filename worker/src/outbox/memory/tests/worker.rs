@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::super::super::Held;
 use super::super::super::lanes::Limits;
-use super::super::super::message::{Batch, Key, Mark, Message, Row};
+use super::super::super::message::{Batch, Key, Mark, Message};
 use super::super::super::settling::{Act, Settling};
 use super::super::{Memory, Seen};
 use super::database::Database;
@@ -147,7 +147,6 @@ impl Worker {
     }
 
     fn lose(&mut self, partition: i16) {
-        eprintln!("w{} loses {partition}", self.number);
         if let Some(held) = self.held.remove(&partition) {
             self.dropped.insert(partition, (held.epoch, self.events));
             self.memory.forget_partition(partition);
@@ -180,24 +179,6 @@ impl Worker {
             Some((fetch, Some(batch))) => {
                 let (held, now) = (&self.held, self.now(database));
                 let is_open = |partition| held.get(&partition).is_some_and(Held::is_open);
-                eprintln!(
-                    "w{} batch {:?} {:?} {:?} {:?}",
-                    self.number,
-                    fetch.places,
-                    batch.removals,
-                    self.memory.reading.counters(),
-                    batch
-                        .rows
-                        .iter()
-                        .map(|r| match r {
-                            Row::Next(m) => ("next", m.identity.key),
-                            Row::Late(m) => ("late", m.identity.key),
-                            Row::Due(m) => ("due", m.identity.key),
-                            Row::Skipped(k) => ("skip", *k),
-                            Row::Orphan(i) => ("orphan", i.key),
-                        })
-                        .collect::<Vec<_>>()
-                );
                 for orphan in self.memory.take_in(&fetch, batch, now, is_open) {
                     self.settling.clear(orphan);
                 }
@@ -264,10 +245,6 @@ impl Worker {
             before != Some((tenure, Gone::Out)),
             "{key:?} goes out twice under take-over {tenure}"
         );
-        eprintln!(
-            "w{} out {key:?} {tenure} deferrals {}",
-            self.number, message.deferrals
-        );
         self.in_flight.push((message, tenure));
     }
 
@@ -286,7 +263,6 @@ impl Worker {
             .in_flight
             .swap_remove(chance.below(self.in_flight.len()));
         let key = message.identity.key;
-        eprintln!("w{} outcome {key:?}", self.number);
         if database.calm || !chance.percent(self.world.failures) {
             database.confirmed.insert(key);
             self.memory.lanes.settling(&message, message.deferrals == 0);
@@ -295,12 +271,11 @@ impl Worker {
         }
         self.failed(&message);
         match chance.below(3) {
-            0 if self.memory.suspects.runs(key) => {
-                self.memory.lanes.settling(&message, false);
-                self.memory.lanes.hold(key);
-                self.memory.suspects.again(message);
+            0 => {
+                let held = self.held.get(&key.partition);
+                self.memory
+                    .send_again(message, held.is_some_and(|held| held.quiet));
             }
-            0 => self.memory.lanes.back(message),
             1 => {
                 self.memory.lanes.settling(&message, false);
                 let delay = chance.below(60) as u64;
@@ -325,7 +300,6 @@ impl Worker {
                 if let Some(mut act) = self.settling.next_act() {
                     act.renew_epochs(|partition| self.held.get(&partition).map(|h| h.epoch));
                     self.memory.settle_begins();
-                    eprintln!("w{} settle begins", self.number);
                     self.settle = Some((act, None));
                 }
             }
@@ -336,7 +310,6 @@ impl Worker {
             // The answer is lost.
             Some((act, Some(_))) if !database.calm && chance.percent(5) => self.settling.again(act),
             Some((act, Some(settled))) => {
-                eprintln!("w{} settled {act:?} {settled:?}", self.number);
                 self.on_settled(database, act, &settled);
                 self.memory.settle_ends();
             }

@@ -13,7 +13,6 @@ impl Database {
 
     /// As `fetch_outbox_batch`.
     pub(in super::super) fn fetch(&self, fetch: &Fetch) -> Batch {
-        eprintln!("db fetch");
         let snapshot = self.snapshot();
         let mut batch = Batch {
             next_due: self.next_due(fetch),

@@ -31,7 +31,6 @@ impl Database {
     }
 
     pub(super) fn tell_freed(&mut self, partition: i16, xact: u64) -> i64 {
-        eprintln!("db freed {partition} {xact}");
         let lease = self.lease(partition);
         lease.low_mark = lease.low_mark.min(xact);
         lease.removals += 1;
@@ -73,7 +72,6 @@ impl Database {
         let lost = self.lost(worker, std::slice::from_ref(claim));
         let mut written = 0;
         let key = claim.identity.key;
-        eprintln!("db defer {key:?}");
         if let (true, Some(row)) = (lost.is_empty(), self.rows.get(&key)) {
             let lane = self.lane(row);
             let blocking = blocking && lane.is_some();

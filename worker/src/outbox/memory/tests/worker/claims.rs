@@ -99,7 +99,6 @@ impl Worker {
             quiet: false,
             releasing: false,
         };
-        eprintln!("w{} takes {partition} {claimed:?}", self.number);
         self.held.insert(partition, held);
         *self.tenures.entry(partition).or_default() += 1;
         let (low_mark, removals) = (claimed.low_mark, claimed.removals);

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Runs all tests: unit tests and scenarios with the first flavour of servers, the scenarios again with each further one.
+#
+# Scenarios start many servers at once and wait with deadlines; on a machine that is busy with something else a deadline
+# may pass although nothing is wrong. A scenario that fails is therefore run a second time, alone. It must pass then, and
+# it is named at the end, so that one that needs this often is seen.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+threads=${TEST_THREADS:-4}
+hooks=(--features postroom-worker/test-hooks)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+alone=()
+
+# The names of the scenarios that failed, from the runner's own lines.
+failed() { sed -n 's/^test \([A-Za-z0-9_:]*\) \.\.\. FAILED$/\1/p' "$log" | sort -u; }
+
+again() {
+  local servers=$1 name
+  for name in $(failed); do
+    printf '\n== %s failed; it is run again, alone\n' "$name"
+    POSTROOM_TEST_SERVERS=$servers cargo test --locked --workspace "${hooks[@]}" --test scenarios -- --exact "$name" || return 1
+    alone+=("$servers $name")
+  done
+}
+
+first=$1
+shift
+cargo test --locked --workspace "${hooks[@]}" --lib --bins || exit 1
+cargo test --locked --workspace "${hooks[@]}" --doc || exit 1
+for servers in "$first" "$@"; do
+  printf '\nScenarios with the servers of %s\n' "$servers"
+  skip=()
+  # What does not depend on the servers is looked at once.
+  [ "$servers" = "$first" ] || skip=(--skip workspace:: --skip source_files:: --skip docs::)
+  POSTROOM_TEST_SERVERS=$servers cargo test --locked --workspace "${hooks[@]}" --test scenarios -- \
+    --test-threads="$threads" "${skip[@]}" 2>&1 | tee "$log"
+  if [ "${PIPESTATUS[0]}" != 0 ]; then
+    [ -n "$(failed)" ] || exit 1
+    again "$servers" || exit 1
+  fi
+done
+
+if [ "${#alone[@]}" != 0 ]; then
+  printf '\nPassed only when run again, alone:\n'
+  printf '  %s\n' "${alone[@]}"
+fi
