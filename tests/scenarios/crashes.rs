@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use postroom_tests::eventually::{eventually, when};
 use postroom_tests::setup::{OUTBOX, Postroom};
 use postroom_tests::worker::Worker;
 
@@ -74,7 +75,7 @@ async fn die(postroom: &Postroom, point: &Point, passes: u32) -> Result<()> {
     let worker = mortal(postroom, point.name, passes)?;
     if point.company {
         worker.ready(PATIENCE).await?;
-        holds_something(postroom).await?;
+        holds_everything(&worker).await?;
         company.grow_to(1).await?;
     }
     has_died(&worker, point.name).await?;
@@ -100,20 +101,14 @@ async fn has_died(worker: &Worker, point: &str) -> Result<()> {
     Ok(())
 }
 
-async fn holds_something(postroom: &Postroom) -> Result<()> {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    let mut session = postroom.connect().await?;
-    loop {
-        let held: i64 =
-            sqlx::query_scalar("select count(*) from postroom.lease_holder where alive")
-                .fetch_one(&mut session)
-                .await?;
-        if held == 64 {
-            return Ok(());
-        }
-        ensure!(tokio::time::Instant::now() < end, "it holds only {held}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+/// Waits until the worker has everything, so that it must give something away when somebody joins.
+async fn holds_everything(worker: &Worker) -> Result<()> {
+    eventually("the worker holds all partitions", PATIENCE, || async {
+        let held = worker.metric("postroom_leases", &[]).await;
+        let held = held.map_err(|error| error.to_string())?;
+        when(held == Some(64.0), || format!("{held:?}"))
+    })
+    .await
 }
 
 #[tokio::test]

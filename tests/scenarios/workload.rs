@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use postroom_tests::eventually::eventually;
 use postroom_tests::ledger::{Draft, Outcome};
 use postroom_tests::postgres;
 use postroom_tests::setup::{OUTBOX, Postroom};
@@ -13,7 +14,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor as _};
 use uuid::Uuid;
 
-use crate::ground::committed;
+use crate::ground::{PATIENCE, committed};
 
 /// A type, and so a routing key, that has a queue.
 pub(crate) const GOOD: &str = "good";
@@ -68,6 +69,12 @@ impl Chance {
     fn branch(&self) -> Self {
         Self(Cell::new(self.next()))
     }
+}
+
+/// A session, also where the machine is so busy that the first attempts time out.
+async fn patient_session(postroom: &Postroom) -> Result<PgConnection> {
+    let url = postroom.database.url();
+    eventually("a session", PATIENCE, || postgres::connect(url)).await
 }
 
 /// A message to write.
@@ -250,7 +257,7 @@ impl Load {
             let done = async {
                 let session = match &mut session {
                     Some(session) => session,
-                    none => none.insert(postgres::connect(postroom.database.url()).await?),
+                    none => none.insert(patient_session(postroom).await?),
                 };
                 self.transaction(session, postroom, &chance, &name).await
             };
