@@ -6,8 +6,8 @@ SHELL := /bin/bash
 # The servers to test with: bookworm is PostgreSQL 15 and RabbitMQ 3.10 of the machine, trixie PostgreSQL 17 and
 # RabbitMQ 4.0 in a folder of their own.
 TEST_SERVERS ?= bookworm trixie
-# Scenarios mostly wait, so more of them run at once than there are processors.
-TEST_THREADS ?= 4
+# Some scenarios run a whole fleet: more of them at once than there are processors make deadlines pass.
+TEST_THREADS ?= 2
 # For `make scenarios`: a part of the names of those to run.
 ONLY ?=
 

@@ -7,7 +7,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-threads=${TEST_THREADS:-4}
+threads=${TEST_THREADS:-2}
 hooks=(--features postroom-worker/test-hooks)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
