@@ -71,8 +71,8 @@ async fn come_and_go(fleet: &mut Fleet<'_>, chance: &Chance, time: Duration) -> 
     fleet.grow_to(2).await
 }
 
-/// F01: A writes first and stays open; B commits and arrives; A commits, and must arrive within a poll interval. The
-/// interval is 100 ms here; the rest of the allowance is for a loaded machine.
+/// F01: A writes first and stays open; B commits and arrives; A commits, and must arrive within a poll interval (100 ms)
+/// of that, beyond what B took on the same, perhaps busy, machine.
 #[tokio::test]
 async fn a_transaction_that_commits_late_arrives_within_a_poll_interval_of_its_commit() -> Result<()>
 {
@@ -82,46 +82,52 @@ async fn a_transaction_that_commits_late_arrives_within_a_poll_interval_of_its_c
     fleet.grow_to(1).await?;
     let lanes = (0..6).map(|lane| overtaken(&postroom, &chance, lane, 10));
     let delays = futures::future::try_join_all(lanes).await?;
-    let mut delays: Vec<Duration> = delays.into_iter().flatten().collect();
-    delays.sort();
-    ensure!(delays.len() == 60);
-    let (median, longest) = (delays[30], delays[59]);
-    eprintln!("from commit to arrival: median {median:?}, longest {longest:?}");
+    let (mut early, mut late): (Vec<_>, Vec<_>) = delays.into_iter().flatten().unzip();
+    early.sort();
+    late.sort();
+    ensure!(late.len() == 60);
+    let (usual, median) = (early[30], late[30]);
+    eprintln!("from commit to arrival: in time {usual:?}, late {median:?}");
     ensure!(
-        median < Duration::from_millis(250) && longest < Duration::from_secs(3),
-        "late commits arrive too late: median {median:?}, longest {longest:?}"
+        median < 2 * usual + Duration::from_millis(150),
+        "late commits take {median:?}, others {usual:?}"
     );
     postroom.verdict(PATIENCE).await?.require(0)?;
     wait_nothing_left(&postroom).await
 }
 
-/// One pair of transactions after the other; the times from the commit of A to its arrival.
+/// One pair of transactions after the other; the times from the commits of B and A to their arrivals.
 async fn overtaken(
     postroom: &Postroom,
     chance: &Chance,
     lane: usize,
     times: usize,
-) -> Result<Vec<Duration>> {
+) -> Result<Vec<(Duration, Duration)>> {
     let (mut a, mut b) = (postroom.connect().await?, postroom.connect().await?);
     let mut delays = Vec::new();
     for time in 0..times {
+        let (of_a, of_b) = (
+            format!("cart-{lane}-{time}-a"),
+            format!("cart-{lane}-{time}-b"),
+        );
         let mut draft = postroom.ledger.begin();
         a.execute("begin").await?;
-        let name = format!("cart-{lane}-{time}-a");
-        let late = workload::write(&mut a, &mut draft, Some(&name), of(&name)).await?;
-        let early =
-            workload::commit(postroom, &mut b, &[of(&format!("cart-{lane}-{time}-b"))]).await?;
-        arrival(postroom, early[0]).await?;
+        let late = workload::write(&mut a, &mut draft, Some(&of_a), of(&of_a)).await?;
+        let early = workload::commit(postroom, &mut b, &[of(&of_b)]).await?[0];
+        let committed = Instant::now();
+        let usual = arrival(postroom, early)
+            .await?
+            .saturating_duration_since(committed);
         tokio::time::sleep(chance.pause(Duration::from_secs(1))).await;
         ensure!(
             !has_arrived(postroom, late),
             "an open transaction's message has arrived"
         );
-        let committing = Instant::now();
         a.execute("commit").await?;
+        let committed = Instant::now();
         draft.end(Outcome::Committed);
         let arrived = arrival(postroom, late).await?;
-        delays.push(arrived.saturating_duration_since(committing));
+        delays.push((usual, arrived.saturating_duration_since(committed)));
     }
     Ok(delays)
 }
