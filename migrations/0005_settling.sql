@@ -5,7 +5,7 @@
 -- Removes deferrals and, where they blocked a stream, tells the readers: low mark and counter move in this transaction.
 create function remove_deferrals(p_endpoint text, partitions smallint[], xacts xid8[], ids bigint[], message_ids uuid[],
     out freed_partitions smallint[], out freed_removals bigint[])
-language sql set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language sql set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
     with gone as (
         delete from deferral d using unnest(partitions, xacts, ids, message_ids) k(p, x, i, m)
         where d.endpoint = p_endpoint and d.partition = k.p and d.xact = k.x and d.id = k.i and d.message_id = k.m
@@ -24,7 +24,7 @@ $$;
 -- The commit is asynchronous: a crash repeats at most what was completed in the last moments.
 create function complete_outbox_published(worker uuid, endpoint text, partitions smallint[], epochs bigint[], xacts xid8[], ids bigint[], message_ids uuid[])
 returns table (deleted bigint, lost_partitions smallint[], freed_partitions smallint[], freed_removals bigint[], incarnation uuid)
-language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 begin
     perform set_config('synchronous_commit', 'off', true);
@@ -60,7 +60,7 @@ end $$;
 create function defer_messages(worker uuid, endpoint text, partitions smallint[], epochs bigint[], xacts xid8[], ids bigint[], message_ids uuid[],
     delays interval[], counted boolean[], blocking boolean[], reasons text[], errors text[])
 returns table (deferred bigint, lost_partitions smallint[], incarnation uuid)
-language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 begin
     -- Lost in a crash of the server, a deferral only means that the message is tried sooner.
@@ -96,7 +96,7 @@ end $$;
 -- Gives messages up: a full copy goes to dead_letter with the reason, the message and its deferral go away, its stream is free.
 create function bury_messages(worker uuid, endpoint text, partitions smallint[], epochs bigint[], xacts xid8[], ids bigint[], message_ids uuid[], reasons text[], errors text[])
 returns table (buried bigint, lost_partitions smallint[], freed_partitions smallint[], freed_removals bigint[], incarnation uuid)
-language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     kept smallint[];

@@ -45,7 +45,7 @@ create view dead_letter_summary as
 -- Where a message is and what happens next, one sentence per place it is found. Looks through the partitions one by one
 -- and gives up after two seconds; the answer says so.
 create function explain_message(message_id text, tenant text default null) returns setof text
-language plpgsql stable security definer set search_path from current set enable_seqscan = off as $$
+language plpgsql stable security definer set search_path from current set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     stop  timestamptz := clock_timestamp() + interval '2 seconds';
