@@ -18,6 +18,7 @@ const SHOWN_LINES: usize = 60;
 pub struct Worker {
     process: Process,
     http: Client,
+    quiet: bool,
 }
 
 impl Worker {
@@ -25,7 +26,15 @@ impl Worker {
         Self {
             process,
             http: Client::new(port),
+            quiet: false,
         }
+    }
+
+    /// The same, but nobody will want to see its log.
+    #[must_use]
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
     }
 
     /// Its process number.
@@ -186,6 +195,9 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.process.end();
+        if self.quiet {
+            return;
+        }
         // The test runner shows this only if the test fails.
         eprintln!(
             "--- log of worker {} ends:\n{}",
