@@ -10,6 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::inbox_outbox::InboxOutbox;
 
+const LIST_TYPE: &str = "x-kubernetes-list-type";
+
 /// The definition of the kind `InboxOutbox`.
 pub fn inbox_outbox() -> Result<CustomResourceDefinition, serde_json::Error> {
     let mut definition = serde_json::to_value(InboxOutbox::crd())?;
@@ -57,9 +59,12 @@ fn settle_schema(schema: &mut Map<String, Value>) {
         .get("items")
         .and_then(|items| items.pointer("/properties/name"))
         .is_some();
-    if has_named_items && schema.get("type") == Some(&json!("array")) {
-        schema.insert("x-kubernetes-list-type".to_owned(), json!("map"));
-        schema.insert("x-kubernetes-list-map-keys".to_owned(), json!(["name"]));
+    if schema.get("type") == Some(&json!("array")) && !schema.contains_key(LIST_TYPE) {
+        let kind = if has_named_items { "map" } else { "atomic" };
+        schema.insert(LIST_TYPE.to_owned(), json!(kind));
+        if has_named_items {
+            schema.insert("x-kubernetes-list-map-keys".to_owned(), json!(["name"]));
+        }
     }
 }
 

@@ -12,17 +12,22 @@
 )]
 
 pub mod database;
+pub mod migrations;
 pub mod outbox;
+pub mod pod;
 pub mod reference;
 pub mod transport;
+pub mod workers;
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "kube")]
 use crate::limits;
 use database::Database;
+use migrations::Migrations;
 use outbox::Outbox;
 use transport::Transport;
+use workers::Workers;
 
 /// API group of the resource.
 pub const GROUP: &str = "postroom.dev";
@@ -46,6 +51,22 @@ pub const KIND: &str = "InboxOutbox";
         shortname = "iob",
         category = "postroom",
         namespaced,
+        status = "crate::status::InboxOutboxStatus",
+        scale(
+            spec_replicas_path = ".spec.workers.replicas",
+            status_replicas_path = ".status.workers.replicas",
+            label_selector_path = ".status.workers.selector"
+        ),
+        printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+        printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+        printcolumn(name = "Workers", type_ = "integer", json_path = ".status.workers.readyReplicas", description = "Workers that are ready"),
+        printcolumn(name = "Pending", type_ = "integer", json_path = ".status.summary.pending", description = "Messages that wait, those in flight included"),
+        printcolumn(name = "Oldest", type_ = "date", json_path = ".status.summary.oldestPendingTime", description = "Age of the oldest message that waits"),
+        printcolumn(name = "Dead", type_ = "integer", json_path = ".status.summary.dead", description = "Messages that were given up"),
+        printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+        printcolumn(name = "InFlight", type_ = "integer", json_path = ".status.summary.inFlight", priority = 1, description = "Messages that were published and not settled yet"),
+        printcolumn(name = "Schema", type_ = "integer", json_path = ".status.schema.version", priority = 1, description = "Version of the schema in the database"),
+        printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
         derive = "PartialEq",
         doc = "A transactional outbox on one PostgreSQL database, served by a fleet of workers.",
         validation = kube::core::Rule::new("size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("`metadata.name` must be a DNS label of at most 52 bytes")
@@ -55,7 +76,8 @@ pub const KIND: &str = "InboxOutbox";
     feature = "kube",
     x_kube(
         validation = kube::core::Rule::new("self.outboxes.all(o, has(o.transport) ? self.transports.exists(t, t.name == o.transport) : size(self.transports) == 1)").message("every `transport` of an outbox must be the name of one of the `transports`; it may be left out where there is one"),
-        validation = kube::core::Rule::new("self.outboxes.all(o, o.delivery.confirmTimeoutSeconds < self.workers.leaseSeconds)").message("every `delivery.confirmTimeoutSeconds` must be less than `workers.leaseSeconds`")
+        validation = kube::core::Rule::new("self.outboxes.all(o, o.delivery.confirmTimeoutSeconds < self.workers.leaseSeconds)").message("every `delivery.confirmTimeoutSeconds` must be less than `workers.leaseSeconds`"),
+        validation = kube::core::Rule::new("self.database.pool.poolerMode != 'Transaction' || has(self.database.migrationSecretRef) || self.migrations.policy == 'Disabled'").message("`database.migrationSecretRef` must be given where `database.pool.poolerMode` is 'Transaction' and `migrations.policy` is not 'Disabled'")
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -86,6 +108,16 @@ pub struct InboxOutboxSpec {
     #[serde(default)]
     pub retention: Retention,
 
+    /// How the schema of the database gets to the version of the workers.
+    #[cfg_attr(
+        feature = "kube",
+        x_kube(
+            validation = kube::core::Rule::new("!has(self.approvedVersion) || self.policy == 'Manual'").message("`approvedVersion` must be left out unless `policy` is 'Manual'")
+        )
+    )]
+    #[serde(default)]
+    pub migrations: Migrations,
+
     /// Settings of the worker processes.
     #[serde(default)]
     pub workers: Workers,
@@ -110,29 +142,6 @@ impl Default for Retention {
         Self {
             deduplication: "720h".to_owned(),
             dead: "720h".to_owned(),
-        }
-    }
-}
-
-/// Settings of the worker processes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Workers {
-    /// How long a worker that fell silent keeps its work before others take over.
-    #[cfg_attr(feature = "kube", schemars(range(min = limits::LEASE_SECONDS.min, max = limits::LEASE_SECONDS.max)))]
-    pub lease_seconds: u32,
-
-    /// Time a worker has after a stop signal. It hands back what it could not finish five seconds before the end.
-    #[cfg_attr(feature = "kube", schemars(range(min = limits::GRACE_SECONDS.min, max = limits::GRACE_SECONDS.max)))]
-    pub termination_grace_period_seconds: u32,
-}
-
-impl Default for Workers {
-    fn default() -> Self {
-        Self {
-            lease_seconds: 15,
-            termination_grace_period_seconds: 60,
         }
     }
 }

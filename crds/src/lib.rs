@@ -9,7 +9,8 @@
 //! 6. [`routing_key`], [`retention`]: the two small languages inside a spec;
 //! 7. [`validate`]: the rules;
 //! 8. [`worker_config`], [`resolve`]: the document a worker runs from, and how a resource becomes one;
-//! 9. `definition` (feature `kube` only): the `CustomResourceDefinition`.
+//! 9. [`names`], [`conditions`]: what an operator calls things;
+//! 10. `status`, `definition` (feature `kube` only): what an operator says, the `CustomResourceDefinition`.
 //!
 //! Invariants: no input or output and no clock here; a secret's value is never held, only where to
 //! find it; without the feature `kube` nothing of Kubernetes is compiled.
@@ -28,5 +29,13 @@ pub mod validate;
 pub mod resolve;
 pub mod worker_config;
 
+pub mod conditions;
+pub mod names;
+
 #[cfg(feature = "kube")]
 pub mod definition;
+#[cfg(feature = "kube")]
+pub mod status;
+
+/// Version of the schema that the workers of this release need: the number of the last file in `migrations`.
+pub const SCHEMA_VERSION: u32 = 7;

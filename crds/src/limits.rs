@@ -57,6 +57,33 @@ pub const LEASE_SECONDS: Bounds = Bounds::new(5, 600);
 /// `workers.terminationGracePeriodSeconds`: draining ends five seconds before it does
 pub const GRACE_SECONDS: Bounds = Bounds::new(10, 3_600);
 
+/// `workers.replicas`: 0 stops delivery and keeps what is written
+pub const REPLICAS: Bounds = Bounds::new(0, 64);
+/// `workers.podDisruptionBudget.maxUnavailable`
+pub const MAX_UNAVAILABLE: Bounds = Bounds::new(1, 64);
+/// Entries of lists and maps of a pod: labels, annotations, tolerations and the like.
+pub const POD_ENTRIES: u64 = 32;
+/// `workers.podTemplate.spec.topologySpreadConstraints[].maxSkew`
+pub const MAX_SKEW: Bounds = Bounds::new(1, 64);
+/// `workers.podTemplate.spec.tolerations[].tolerationSeconds`
+pub const TOLERATION_SECONDS: Bounds = Bounds::new(0, 604_800);
+
+/// `migrations.lockTimeoutSeconds`: applications wait behind a migration that waits for a lock
+pub const LOCK_TIMEOUT_SECONDS: Bounds = Bounds::new(1, 600);
+/// `migrations.statementTimeoutSeconds`
+pub const STATEMENT_TIMEOUT_SECONDS: Bounds = Bounds::new(1, 86_400);
+/// `migrations.activeDeadlineSeconds`: of all attempts together
+pub const ACTIVE_DEADLINE_SECONDS: Bounds = Bounds::new(30, 86_400);
+/// `migrations.backoffLimit`: attempts before a pause
+pub const BACKOFF_LIMIT: Bounds = Bounds::new(0, 20);
+/// `migrations.ttlSecondsAfterFinished`: up to thirty days
+pub const TTL_SECONDS: Bounds = Bounds::new(60, 2_592_000);
+/// `migrations.approvedVersion`
+pub const APPROVED_VERSION: Bounds = Bounds::new(1, 9_999);
+
+/// `database.connection.port`
+pub const PORT: Bounds = Bounds::new(1, 65_535);
+
 /// `retention.deduplication`: an hour to ten years; shorter would forget a message still being repeated
 pub const DEDUPLICATION_SECONDS: Bounds = Bounds::new(3_600, 315_360_000);
 /// `retention.dead`: a minute to ten years
@@ -68,6 +95,16 @@ pub const OBJECT_NAME_BYTES: u64 = 52;
 pub const LABEL_BYTES: u64 = 63;
 /// Bytes of the schema's name; names of roles are built from it.
 pub const SCHEMA_BYTES: u64 = 40;
+/// Bytes of a host name.
+pub const HOST_BYTES: u64 = 253;
+/// Bytes of the name of a database.
+pub const DATABASE_BYTES: u64 = 63;
+/// Bytes of a quantity such as `256Mi`.
+pub const QUANTITY_BYTES: u64 = 20;
+/// Bytes of the name of a label or annotation, with its prefix.
+pub const LABEL_KEY_BYTES: u64 = 317;
+/// Bytes of the value of an annotation or a variable.
+pub const POD_VALUE_BYTES: u64 = 4_096;
 /// Bytes of the name of a Secret, and of a key in one.
 pub const SECRET_BYTES: u64 = 253;
 /// Bytes of what the broker keeps in a short string: exchange, routing key, virtual host, header name.
@@ -88,6 +125,12 @@ pub const SECRET_KEY_PATTERN: &str = r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$";
 pub const SCHEMA_PATTERN: &str = "^[a-z_][a-z0-9_]*$";
 /// A template of routing keys; [`crate::routing_key`] reads it.
 pub const ROUTING_KEY_PATTERN: &str = r"^([^{}]|\{(type|stream|tenant|header\.[^{}]+)\})*$";
+/// A host name or an address; nothing that would end the host part of a URL.
+pub const HOST_PATTERN: &str = r"^[-._:a-zA-Z0-9]+$";
+/// A quantity of processors or memory.
+pub const QUANTITY_PATTERN: &str = "^[0-9]+(\\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$";
+/// Name of an environment variable.
+pub const VARIABLE_PATTERN: &str = "^[a-zA-Z_][a-zA-Z0-9_]*$";
 /// A retention duration, such as `720h` or `1h30m`.
 pub const DURATION_PATTERN: &str = "^([0-9]{1,5}(h|m|s)){1,3}$";
 /// Start of the header names that Postroom writes itself.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a [`Manifest`] that [`Manifest::from_yaml`] returned keeps every rule of [`crate::validate`].
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use crate::problem::{Problem, shown};
 use crate::validate;
 
 /// An `InboxOutbox` as a person wrote it, with the defaults filled in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Manifest {
     /// Always [`API_VERSION`].
@@ -22,6 +23,9 @@ pub struct Manifest {
     pub metadata: Metadata,
     /// What is wanted.
     pub spec: InboxOutboxSpec,
+    /// What an operator said about it; of no account here.
+    #[serde(default, skip_serializing)]
+    pub status: IgnoredAny,
 }
 
 /// The part of the metadata that has a meaning here. Labels, annotations and the like may stand
@@ -91,6 +95,7 @@ impl From<&crate::inbox_outbox::InboxOutbox> for Manifest {
                 generation: resource.metadata.generation,
             },
             spec: resource.spec.clone(),
+            status: IgnoredAny,
         }
     }
 }

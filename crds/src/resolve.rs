@@ -5,6 +5,7 @@
 
 use crate::document;
 use crate::inbox_outbox::InboxOutboxSpec;
+use crate::inbox_outbox::database::Connection;
 use crate::inbox_outbox::outbox::Outbox;
 use crate::inbox_outbox::reference::{SecretRef, Tls, TlsMode};
 use crate::inbox_outbox::transport::Transport;
@@ -13,8 +14,9 @@ use crate::problem::Problem;
 use crate::retention;
 use crate::validate;
 use crate::worker_config::{
-    ClientCertificate, DatabaseConfig, FileSource, LimitsConfig, OutboxConfig, RetentionConfig,
-    SECRETS_FOLDER, Source, TlsConfig, TlsLevel, TransportConfig, VERSION, WorkerConfig,
+    ClientCertificate, DatabaseConfig, FileSource, LimitsConfig, Login, MigrationConfig,
+    OutboxConfig, RetentionConfig, SECRETS_FOLDER, Source, TlsConfig, TlsLevel, TransportConfig,
+    VERSION, WorkerConfig,
 };
 
 /// Where the worker will find secrets.
@@ -23,8 +25,8 @@ pub enum Where {
     /// In files that the operator mounts below [`SECRETS_FOLDER`].
     Mounted,
     /// In environment variables, as a person sets them for a run outside a cluster. They stand in
-    /// for the Secrets that the resource names: `DATABASE_URL`; `AMQP_URL_<TRANSPORT>` or
-    /// `AMQP_URL`. Certificates are named by path, only where the resource names a Secret for
+    /// for the Secrets that the resource names: `DATABASE_URL`; `MIGRATION_DATABASE_URL`, where the
+    /// resource has a Secret for it, or `DATABASE_URL`; `AMQP_URL_<TRANSPORT>` or `AMQP_URL`. Certificates are named by path, only where the resource names a Secret for
     /// them: `POSTROOM_DATABASE_CA_FILE`, `POSTROOM_DATABASE_CERTIFICATE_FILE`,
     /// `POSTROOM_DATABASE_KEY_FILE`; `POSTROOM_AMQP_CA_FILE_<TRANSPORT>` or
     /// `POSTROOM_AMQP_CA_FILE` and so on. `<TRANSPORT>` is the transport's name in capitals with
@@ -63,6 +65,10 @@ impl WorkerConfig {
                 deduplication_seconds: seconds(&spec.retention.deduplication),
                 dead_seconds: seconds(&spec.retention.dead),
             },
+            migration: MigrationConfig {
+                lock_timeout_seconds: spec.migrations.lock_timeout_seconds,
+                statement_timeout_seconds: spec.migrations.statement_timeout_seconds,
+            },
             worker: LimitsConfig {
                 lease_seconds: spec.workers.lease_seconds,
                 grace_seconds: spec.workers.termination_grace_period_seconds,
@@ -89,8 +95,13 @@ impl WorkerConfig {
 
 fn database(spec: &InboxOutboxSpec, place: Where) -> DatabaseConfig {
     let names = Names::database(place);
+    let migration = spec.database.migration_secret_ref.as_ref();
     DatabaseConfig {
-        url: names.url(&spec.database.secret_ref, "DATABASE_URL"),
+        url: names.database_url(
+            spec.database.secret_ref.as_ref(),
+            spec.database.connection.as_ref(),
+        ),
+        migration_url: migration.map(|secret| names.migration_url(secret)),
         tls: names.tls(spec.database.tls.as_ref()),
         pooler_mode: spec.database.pool.pooler_mode,
     }
@@ -159,10 +170,33 @@ impl Names {
         own.chain([name.to_owned()]).collect()
     }
 
-    fn url(&self, secret: &SecretRef, variable: &str) -> Source {
-        let key = secret.key.as_deref().unwrap_or("uri");
+    fn database_url(&self, secret: Option<&SecretRef>, server: Option<&Connection>) -> Source {
+        match (self.place, secret, server) {
+            (Where::Mounted, Some(secret), _) => in_secret(secret),
+            (Where::Mounted, None, Some(server)) => Source::Login(Login {
+                secret: folder(&server.credentials_secret_ref.name),
+                host: server.host.clone(),
+                port: server.port,
+                database: server.database.clone(),
+            }),
+            // The rules were kept, so there is one of the two.
+            (Where::Mounted, None, None) | (Where::Environment, _, _) => {
+                Source::Environment(self.variables("DATABASE_URL"))
+            }
+        }
+    }
+
+    fn migration_url(&self, secret: &SecretRef) -> Source {
+        let names = ["MIGRATION_DATABASE_URL", "DATABASE_URL"];
         match self.place {
-            Where::Mounted => Source::File(mounted(&secret.name, key)),
+            Where::Mounted => in_secret(secret),
+            Where::Environment => Source::Environment(names.map(str::to_owned).to_vec()),
+        }
+    }
+
+    fn url(&self, secret: &SecretRef, variable: &str) -> Source {
+        match self.place {
+            Where::Mounted => in_secret(secret),
             Where::Environment => Source::Environment(self.variables(variable)),
         }
     }
@@ -191,8 +225,19 @@ impl Names {
     }
 }
 
+fn in_secret(secret: &SecretRef) -> Source {
+    match &secret.key {
+        Some(key) => Source::File(mounted(&secret.name, key)),
+        None => Source::Secret(folder(&secret.name)),
+    }
+}
+
+fn folder(secret: &str) -> String {
+    format!("{SECRETS_FOLDER}/{secret}")
+}
+
 fn mounted(secret: &str, key: &str) -> String {
-    format!("{SECRETS_FOLDER}/{secret}/{key}")
+    format!("{}/{key}", folder(secret))
 }
 
 fn level(mode: TlsMode) -> TlsLevel {

@@ -6,9 +6,11 @@
 mod checker;
 mod configuration;
 mod endpoint;
+mod fleet;
 
 use crate::inbox_outbox::InboxOutboxSpec;
-use crate::inbox_outbox::database::Database;
+use crate::inbox_outbox::database::{Connection, Database, PoolerMode};
+use crate::inbox_outbox::migrations::MigrationPolicy;
 use crate::inbox_outbox::outbox::Outbox;
 use crate::inbox_outbox::reference::{SecretRef, Tls, TlsMode};
 use crate::inbox_outbox::transport::Transport;
@@ -26,10 +28,12 @@ pub fn manifest(manifest: &Manifest) -> Vec<Problem> {
     metadata(&mut checker, &manifest.metadata);
     let spec = &manifest.spec;
     database(&mut checker, &spec.database);
+    pooler(&mut checker, spec);
     transports(&mut checker, &spec.transports);
     outboxes(&mut checker, spec);
     durations(&mut checker, spec);
-    workers(&mut checker, spec);
+    fleet::migrations(&mut checker, &spec.migrations);
+    fleet::workers(&mut checker, &spec.workers);
     checker.problems
 }
 
@@ -46,9 +50,49 @@ fn metadata(checker: &mut Checker, metadata: &Metadata) {
 }
 
 fn database(checker: &mut Checker, database: &Database) {
-    secret(checker, "spec.database.secretRef", &database.secret_ref);
+    let path = "spec.database.secretRef";
+    match (&database.secret_ref, &database.connection) {
+        (Some(reference), None) => {
+            secret(checker, path, reference);
+        }
+        (None, Some(server)) => connection(checker, "spec.database.connection", server),
+        (Some(_), Some(_)) => checker.refuse(
+            path,
+            "is given beside `spec.database.connection` but exactly one of the two must be given",
+        ),
+        (None, None) => checker.refuse(
+            path,
+            "is left out, and so is `spec.database.connection`, but exactly one of the two must be given",
+        ),
+    }
+    if let Some(reference) = &database.migration_secret_ref {
+        secret(checker, "spec.database.migrationSecretRef", reference);
+    }
     tls(checker, "spec.database.tls", database.tls.as_ref());
     checker.schema("spec.database.schema", &database.schema);
+}
+
+fn connection(checker: &mut Checker, path: &str, server: &Connection) {
+    checker.host(&format!("{path}.host"), &server.host);
+    checker.number(&format!("{path}.port"), server.port, limits::PORT);
+    let most = limits::DATABASE_BYTES;
+    checker.filled(&format!("{path}.database"), &server.database, most);
+    checker.secret_name(
+        &format!("{path}.credentialsSecretRef.name"),
+        &server.credentials_secret_ref.name,
+    );
+}
+
+/// The lock that keeps two migrations apart belongs to a session, which a transaction pooler does not keep.
+fn pooler(checker: &mut Checker, spec: &InboxOutboxSpec) {
+    let pooled = spec.database.pool.pooler_mode == PoolerMode::Transaction;
+    let migrates = spec.migrations.policy != MigrationPolicy::Disabled;
+    if pooled && migrates && spec.database.migration_secret_ref.is_none() {
+        checker.refuse(
+            "spec.database.migrationSecretRef",
+            "is left out but must be given where `spec.database.pool.poolerMode` is 'Transaction' and `spec.migrations.policy` is not 'Disabled'",
+        );
+    }
 }
 
 fn transports(checker: &mut Checker, transports: &[Transport]) {
@@ -152,20 +196,6 @@ fn durations(checker: &mut Checker, spec: &InboxOutboxSpec) {
             ),
         }
     }
-}
-
-fn workers(checker: &mut Checker, spec: &InboxOutboxSpec) {
-    let workers = &spec.workers;
-    checker.number(
-        "spec.workers.leaseSeconds",
-        workers.lease_seconds,
-        limits::LEASE_SECONDS,
-    );
-    checker.number(
-        "spec.workers.terminationGracePeriodSeconds",
-        workers.termination_grace_period_seconds,
-        limits::GRACE_SECONDS,
-    );
 }
 
 fn secret(checker: &mut Checker, path: &str, secret: &SecretRef) {

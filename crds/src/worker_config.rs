@@ -15,8 +15,11 @@ use crate::inbox_outbox::outbox::{Delivery, OnUnroutable, Ordering, Retry};
 /// The version of the document that this code reads and writes.
 pub const VERSION: u32 = 1;
 
-/// Where an operator mounts the document in a worker's pod.
-pub const CONFIG_FILE: &str = "/etc/postroom/config.json";
+/// Folder in which an operator mounts the document: beside the Secrets, as one mount cannot lie inside another.
+pub const CONFIG_FOLDER: &str = "/etc/postroom/config";
+
+/// Where a worker's pod has the document.
+pub const CONFIG_FILE: &str = "/etc/postroom/config/config.json";
 
 /// Where an operator mounts Secrets: one folder for each, one file for each key.
 pub const SECRETS_FOLDER: &str = "/etc/postroom/secrets";
@@ -45,6 +48,8 @@ pub struct WorkerConfig {
     pub outboxes: Vec<OutboxConfig>,
     /// How long settled things are remembered.
     pub retention: RetentionConfig,
+    /// Time-outs of a migration.
+    pub migration: MigrationConfig,
     /// Limits of the process.
     pub worker: LimitsConfig,
 }
@@ -55,6 +60,9 @@ pub struct WorkerConfig {
 pub struct DatabaseConfig {
     /// Where the connection URL is.
     pub url: Source,
+    /// Where the connection URL of migrations is; [`Self::url`] where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration_url: Option<Source>,
     /// Protection of the connection.
     pub tls: TlsConfig,
     /// What stands between the worker and the database.
@@ -86,6 +94,24 @@ pub enum Source {
     File(String),
     /// Environment variables; the first that is set holds the value.
     Environment(Vec<String>),
+    /// The folder of a mounted Secret: its key `uri`, or else a URL made of its other keys.
+    Secret(String),
+    /// The folder of a mounted Secret with a login, and the server it is for.
+    Login(Login),
+}
+
+/// A login and the database server it is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Login {
+    /// Folder of the mounted Secret with the keys `username` (or `user`) and `password`.
+    pub secret: String,
+    /// Host of the server.
+    pub host: String,
+    /// Port of the server.
+    pub port: u32,
+    /// Name of the database.
+    pub database: String,
 }
 
 /// Where a file with certificates or a key is found.
@@ -172,6 +198,16 @@ pub struct RetentionConfig {
     pub deduplication_seconds: u64,
     /// Age at which a dead letter goes.
     pub dead_seconds: u64,
+}
+
+/// Time-outs of a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MigrationConfig {
+    /// Longest wait for one lock.
+    pub lock_timeout_seconds: u32,
+    /// Longest time of one statement.
+    pub statement_timeout_seconds: u32,
 }
 
 /// Limits of the process.

@@ -88,10 +88,11 @@ impl Resource {
         shorter.with("workers.leaseSeconds", seconds)
     }
 
-    /// Says that there is a pooler in transaction mode in between.
+    /// Says that there is a pooler in transaction mode in between. Migrations have a way of their own around it.
     #[must_use]
     pub fn behind_transaction_pooler(self) -> Self {
         self.with("database.pool.poolerMode", "Transaction")
+            .with("database.migrationSecretRef", json!({"name": "owner"}))
     }
 
     /// The whole document, to look into or to spoil.

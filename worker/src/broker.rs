@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::backoff::Backoff;
 use crate::reason::{self, Reason};
-use crate::secret;
+use crate::secret::{self, Server};
 
 /// Deadline of a connect, from name lookup to open virtual host.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -162,7 +162,7 @@ async fn connect(config: &TransportConfig) -> Result<Connection, Reason> {
 
 /// Where to connect: the URL, with what the configuration says in its place.
 fn address(config: &TransportConfig) -> Result<AMQPUri, Reason> {
-    let url = secret::read(&config.url)?;
+    let url = secret::read(&config.url, Server::Broker)?;
     let wrong = || {
         Reason::new(
             "NotAnAmqpUri",
@@ -190,15 +190,7 @@ fn address(config: &TransportConfig) -> Result<AMQPUri, Reason> {
 }
 
 fn tls(config: &TransportConfig) -> Result<OwnedTLSConfig, Reason> {
-    let read = |path: String| {
-        std::fs::read_to_string(&path).map_err(|error| {
-            Reason::new(
-                "SecretNotFound",
-                format!("the file {path} cannot be read: {error}"),
-                "Check that the Secret exists and has the key that the resource names.",
-            )
-        })
-    };
+    let read = |path: String| secret::file(&path);
     let cert_chain = secret::path(config.tls.ca.as_ref())?
         .map(read)
         .transpose()?;

@@ -27,6 +27,14 @@ pub struct Cli {
     /// What is said on standard error.
     #[command(flatten)]
     pub log: Log,
+    /// Also write why the command failed to this file, as JSON: a pod's termination message, for example
+    #[arg(
+        long,
+        env = "POSTROOM_FAILURE_FILE",
+        value_name = "FILE",
+        global = true
+    )]
+    pub failure_file: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

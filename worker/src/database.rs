@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::metrics::METRICS;
 use crate::reason::{self, Reason};
-use crate::secret;
+use crate::secret::{self, Server};
 
 /// Deadline of a connect.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ impl Database {
 
     /// Reads the secret anew, so that a changed one is taken up by the next connect.
     async fn options(&self, name: &str) -> Result<PgConnectOptions, Reason> {
-        let url = secret::read(&self.config.url)?;
+        let url = secret::read(&self.config.url, Server::Database)?;
         let options = PgConnectOptions::from_str(&url).map_err(|_| {
             Reason::new(
                 "WrongUrl",

@@ -20,6 +20,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.report(output);
+            if let Some(file) = &cli.failure_file {
+                failure.leave(file);
+            }
             ExitCode::from(failure.exit_code())
         }
     }

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use crate::cli::Output;
 use crate::database::{Database, Link};
 use crate::reason::{self, Reason};
-use crate::secret;
+use crate::secret::{self, Server};
 use execution::{LOOK, execute, within};
 use files::MIGRATIONS;
 use plan::{Plan, plan};
@@ -149,6 +149,10 @@ fn ahead(version: u32) -> Reason {
 /// Connects to the server itself, also where workers go through a pooler.
 async fn connect(config: &WorkerConfig) -> Result<PgConnection, Reason> {
     let mut settings = config.database.clone();
+    if let Some(url) = settings.migration_url.take() {
+        settings.url = url;
+        settings.pooler_mode = PoolerMode::Session;
+    }
     if settings.pooler_mode == PoolerMode::Transaction {
         tracing::warn!(
             "The workers go through a pooler in transaction mode; a migration needs a URL that leads straight to the server"
@@ -162,7 +166,8 @@ async fn connect(config: &WorkerConfig) -> Result<PgConnection, Reason> {
 
 /// The database's name, as the URL gives it.
 fn database_name(config: &WorkerConfig) -> Result<String, Reason> {
-    let url = secret::read(&config.database.url)?;
+    let source = config.database.migration_url.as_ref();
+    let url = secret::read(source.unwrap_or(&config.database.url), Server::Database)?;
     let options = PgConnectOptions::from_str(&url).map_err(|_| {
         Reason::new(
             "WrongUrl",

@@ -159,12 +159,14 @@ async fn show_transport(name: String, mut state: watch::Receiver<Transport>, sta
         match seen {
             Transport::Down { reason, .. } => {
                 METRICS.transport(&name, false, false);
+                status.transport_is(&name, false);
                 if let Some(reason) = reason {
                     status.raise(scope.clone(), reason);
                 }
             }
             Transport::Up(up) => {
                 METRICS.transport(&name, true, up.blocked.is_some());
+                status.transport_is(&name, true);
                 match up.blocked {
                     None => status.clear(&scope),
                     Some(why) => status.raise(

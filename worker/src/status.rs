@@ -56,6 +56,7 @@ struct State {
     counts: BTreeMap<String, Counts>,
     backlog: Option<(Vec<Backlog>, Instant)>,
     database_held: bool,
+    transports: BTreeMap<String, bool>,
     draining: bool,
 }
 
@@ -103,6 +104,11 @@ impl Status {
     /// Whether the database session is held.
     pub fn database_is(&self, held: bool) {
         self.lock().database_held = held;
+    }
+
+    /// Whether a transport is connected.
+    pub fn transport_is(&self, name: &str, up: bool) {
+        self.lock().transports.insert(name.to_owned(), up);
     }
 
     /// The process drains.
@@ -186,10 +192,16 @@ impl Status {
             })
             .collect();
         let age = measured.map(|(_, age)| age);
+        let transports: Vec<_> = state
+            .transports
+            .iter()
+            .map(|(name, up)| json!({"name": name, "up": up}))
+            .collect();
         let report = json!({
             "known": known,
             "draining": state.draining,
             "measured_time": age.map(|age| crate::clock::rfc3339(crate::clock::now().saturating_sub(age.as_secs()))),
+            "transports": transports,
             "conditions": conditions,
             "endpoints": rows,
         });

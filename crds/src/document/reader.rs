@@ -321,8 +321,20 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         visitor.visit_unit()
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Misfit> {
-        Err(self.misfit("of a type that this document has"))
+    /// For what is handed on as it stands, whatever it is.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self.value {
+            None | Some(Value::Null) => visitor.visit_unit(),
+            Some(Value::Bool(value)) => visitor.visit_bool(*value),
+            Some(Value::String(text)) => visitor.visit_borrowed_str(text),
+            Some(Value::Array(_)) => self.deserialize_seq(visitor),
+            Some(Value::Object(_)) => self.deserialize_map(visitor),
+            Some(Value::Number(number)) => match (number.as_u64(), number.as_i64()) {
+                (Some(number), _) => visitor.visit_u64(number),
+                (None, Some(number)) => visitor.visit_i64(number),
+                (None, None) => visitor.visit_f64(number.as_f64().unwrap_or_default()),
+            },
+        }
     }
 
     serde::forward_to_deserialize_any! {

@@ -24,7 +24,7 @@ pub struct SecretRef {
     #[cfg_attr(feature = "kube", schemars(length(min = 1, max = limits::SECRET_BYTES), regex(pattern = limits::SECRET_NAME_PATTERN)))]
     pub name: String,
 
-    /// Key that holds the URL. Left out, it is `uri`.
+    /// Key that holds the URL. Left out, `uri` or what stands in for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "kube", schemars(length(min = 1, max = limits::SECRET_BYTES), regex(pattern = limits::SECRET_KEY_PATTERN)))]
     pub key: Option<String>,
@@ -47,6 +47,16 @@ pub struct CaSecretRef {
 
 fn ca_key() -> String {
     "ca.crt".to_owned()
+}
+
+/// A Secret that holds a login: keys `username` (or `user`) and `password`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LoginSecretRef {
+    /// Name of the Secret, in the namespace of this resource.
+    #[cfg_attr(feature = "kube", schemars(length(min = 1, max = limits::SECRET_BYTES), regex(pattern = limits::SECRET_NAME_PATTERN)))]
+    pub name: String,
 }
 
 /// A Secret of the type `kubernetes.io/tls`: keys `tls.crt` and `tls.key`.

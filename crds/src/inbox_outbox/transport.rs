@@ -30,7 +30,8 @@ pub struct Transport {
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rabbitmq {
-    /// Where the connection URL (`amqp://` or `amqps://`) is.
+    /// Where the connection URL (`amqp://` or `amqps://`) is. Without a key: `uri` or `connection_string`,
+    /// or else a URL made of `host`, `port`, `username`, `password`, as the RabbitMQ cluster operator writes them.
     pub secret_ref: SecretRef,
 
     /// Virtual host. Left out, the URL's counts.

@@ -1,11 +1,13 @@
 use serde_json::{Value, json};
 
 use super::Manifest;
+use crate::inbox_outbox::Retention;
 use crate::inbox_outbox::database::PoolerMode;
+use crate::inbox_outbox::migrations::{MigrationPolicy, Migrations};
 use crate::inbox_outbox::outbox::{
     Delivery, Jitter, OnFailure, OnScheduled, OnUnroutable, Ordering, OrderingMode, Retry,
 };
-use crate::inbox_outbox::{Retention, Workers};
+use crate::inbox_outbox::workers::{Amounts, DisruptionBudget, Resources, Workers};
 
 const FULL: &str = include_str!("../../examples/full.yaml");
 const SMALLEST: &str = include_str!("../../examples/smallest.yaml");
@@ -72,11 +74,35 @@ fn what_is_left_out_gets_its_default() {
             dead
         }
     );
+    let amounts = |cpu: Option<&str>, memory: &str| Amounts {
+        cpu: cpu.map(str::to_owned),
+        memory: Some(memory.to_owned()),
+    };
     let workers = Workers {
+        replicas: 1,
         lease_seconds: 15,
         termination_grace_period_seconds: 60,
+        resources: Resources {
+            requests: amounts(Some("100m"), "64Mi"),
+            limits: amounts(None, "256Mi"),
+        },
+        pod_disruption_budget: DisruptionBudget {
+            enabled: true,
+            max_unavailable: 1,
+        },
+        pod_template: None,
     };
     assert_eq!(spec.workers, workers);
+    let migrations = Migrations {
+        policy: MigrationPolicy::Automatic,
+        approved_version: None,
+        lock_timeout_seconds: 5,
+        statement_timeout_seconds: 300,
+        active_deadline_seconds: 900,
+        backoff_limit: 3,
+        ttl_seconds_after_finished: 86_400,
+    };
+    assert_eq!(spec.migrations, migrations);
 }
 
 #[test]
@@ -187,6 +213,10 @@ fn a_missing_field_is_named_by_its_own_path() {
             "/spec/database/secretRef/name",
             "spec.database.secretRef.name",
         ),
+        (
+            "/spec/workers/podTemplate/spec/env/0/value",
+            "spec.workers.podTemplate.spec.env[0].value",
+        ),
         ("/spec/transports", "spec.transports"),
         ("/spec/transports/1/rabbitmq", "spec.transports[1].rabbitmq"),
         ("/spec/transports/0/name", "spec.transports[0].name"),
@@ -206,7 +236,7 @@ fn an_unknown_field_is_refused_with_the_allowed_ones() {
         (
             "/spec/inboxes",
             json!([]),
-            "`spec.inboxes` is not a known field; allowed here are `paused`, `database`, `transports`, `outboxes`, `retention`, `workers`",
+            "`spec.inboxes` is not a known field; allowed here are `paused`, `database`, `transports`, `outboxes`, `retention`, `migrations`, `workers`",
         ),
         (
             "/spec/outboxes/1/retry",
@@ -214,11 +244,19 @@ fn an_unknown_field_is_refused_with_the_allowed_ones() {
             "`spec.outboxes[1].retry.maxDelay` is not a known field; allowed here are `maxAttempts`, `initialDelaySeconds`, `maxDelaySeconds`, `jitter`",
         ),
         (
-            "/status",
+            "/state",
             json!({}),
-            "`status` is not a known field; allowed here are `apiVersion`, `kind`, `metadata`, `spec`",
+            "`state` is not a known field; allowed here are `apiVersion`, `kind`, `metadata`, `spec`, `status`",
         ),
     ]);
+}
+
+/// What a cluster answers can be judged as it stands.
+#[test]
+fn the_status_that_an_operator_wrote_is_no_matter() {
+    let status =
+        json!({"conditions": [{"type": "Ready"}], "summary": {"pending": 1.5, "dead": null}});
+    assert_eq!(with("/status", &status), [""; 0]);
 }
 
 #[test]
@@ -295,7 +333,7 @@ fn a_file_that_is_not_one_document_is_refused() {
     assert_eq!(
         list,
         [
-            "the document is a list but must be an object with `apiVersion`, `kind`, `metadata`, `spec`"
+            "the document is a list but must be an object with `apiVersion`, `kind`, `metadata`, `spec`, `status`"
         ]
     );
 }

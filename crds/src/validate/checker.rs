@@ -166,15 +166,58 @@ impl Checker {
         );
     }
 
+    pub(super) fn host(&mut self, path: &str, value: &str) {
+        let most = limits::HOST_BYTES;
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':');
+        self.require(
+            !value.is_empty() && value.bytes().all(allowed) && fits(value, most),
+            path,
+            value,
+            format_args!(
+                "be a host name or an address: 1 to {most} letters, digits, hyphens, underscores, dots and colons"
+            ),
+        );
+    }
+
+    pub(super) fn quantity(&mut self, path: &str, value: &str) {
+        let most = limits::QUANTITY_BYTES;
+        self.require(
+            is_quantity(value) && fits(value, most),
+            path,
+            value,
+            "be a quantity such as '100m', '2' or '256Mi'",
+        );
+    }
+
+    pub(super) fn variable(&mut self, path: &str, value: &str) {
+        let most = limits::SECRET_BYTES;
+        let bytes = value.as_bytes();
+        let letter = |b: u8| b.is_ascii_alphabetic() || b == b'_';
+        let holds = bytes.first().is_some_and(|b| letter(*b))
+            && bytes.iter().all(|b| letter(*b) || b.is_ascii_digit())
+            && fits(value, most);
+        self.require(
+            holds,
+            path,
+            value,
+            format_args!(
+                "be the name of a variable: 1 to {most} letters, digits and underscores, not starting with a digit"
+            ),
+        );
+    }
+
+    pub(super) fn filled(&mut self, path: &str, value: &str, most: u64) {
+        self.require(
+            !value.is_empty() && fits(value, most),
+            path,
+            value,
+            format_args!("be 1 to {most} bytes"),
+        );
+    }
+
     pub(super) fn vhost(&mut self, path: &str, value: Option<&str>) {
-        let most = limits::SHORT_STRING_BYTES;
         if let Some(value) = value {
-            self.require(
-                !value.is_empty() && fits(value, most),
-                path,
-                value,
-                format_args!("be 1 to {most} bytes"),
-            );
+            self.filled(path, value, limits::SHORT_STRING_BYTES);
         }
     }
 
@@ -199,6 +242,21 @@ fn is_label(value: &str) -> bool {
     bytes.first().is_some_and(|b| plain(*b))
         && bytes.last().is_some_and(|b| plain(*b))
         && bytes.iter().all(|b| plain(*b) || *b == b'-')
+}
+
+/// Digits, perhaps a fraction, perhaps a suffix.
+fn is_quantity(value: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let end = value
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(value.len());
+    let (number, suffix) = value.split_at(end);
+    let number = match number.split_once('.') {
+        Some((whole, fraction)) => digits(whole) && digits(fraction),
+        None => digits(number),
+    };
+    let suffixes = ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
+    number && suffixes.contains(&suffix)
 }
 
 fn is_plain_identifier(value: &str) -> bool {

@@ -34,6 +34,9 @@ fn identity(checker: &mut Checker, config: &WorkerConfig) {
 
 fn connections(checker: &mut Checker, config: &WorkerConfig) {
     source(checker, "database.url", &config.database.url);
+    if let Some(url) = &config.database.migration_url {
+        source(checker, "database.migrationUrl", url);
+    }
     tls(checker, "database.tls", &config.database.tls);
     checker.count("transports", config.transports.len(), limits::TRANSPORTS);
     let names = config.transports.iter().map(|t| t.name.as_str());
@@ -77,6 +80,7 @@ fn outboxes(checker: &mut Checker, config: &WorkerConfig) {
 fn numbers(checker: &mut Checker, config: &WorkerConfig) {
     let retention = &config.retention;
     let worker = &config.worker;
+    let migration = &config.migration;
     for (path, value, bounds) in [
         (
             "retention.deduplicationSeconds",
@@ -87,6 +91,16 @@ fn numbers(checker: &mut Checker, config: &WorkerConfig) {
             "retention.deadSeconds",
             retention.dead_seconds,
             limits::DEAD_SECONDS,
+        ),
+        (
+            "migration.lockTimeoutSeconds",
+            migration.lock_timeout_seconds.into(),
+            limits::LOCK_TIMEOUT_SECONDS,
+        ),
+        (
+            "migration.statementTimeoutSeconds",
+            migration.statement_timeout_seconds.into(),
+            limits::STATEMENT_TIMEOUT_SECONDS,
         ),
         (
             "worker.leaseSeconds",
@@ -107,6 +121,14 @@ fn source(checker: &mut Checker, path: &str, source: &Source) {
     match source {
         Source::File(file) => place(checker, path, Some(file), &[]),
         Source::Environment(names) => place(checker, path, None, names),
+        Source::Secret(folder) => place(checker, path, Some(folder), &[]),
+        Source::Login(login) => {
+            place(checker, path, Some(&login.secret), &[]);
+            checker.host(&format!("{path}.login.host"), &login.host);
+            checker.number(&format!("{path}.login.port"), login.port, limits::PORT);
+            let most = limits::DATABASE_BYTES;
+            checker.filled(&format!("{path}.login.database"), &login.database, most);
+        }
     }
 }
 

@@ -278,3 +278,144 @@ fn routing_keys_and_headers_keep_their_rules() {
         ["`spec.outboxes[0].headers` has 33 entries but must have at most 32"]
     );
 }
+
+#[test]
+fn the_database_is_named_in_exactly_one_way() {
+    let server =
+        json!({"host": "db", "database": "shop", "credentialsSecretRef": {"name": "login"}});
+    assert_eq!(
+        with("/spec/database/connection", &server),
+        [
+            "`spec.database.secretRef` is given beside `spec.database.connection` but exactly one of the two must be given"
+        ]
+    );
+    let neither = broken(|manifest| {
+        let database = manifest.pointer_mut("/spec/database").unwrap();
+        database.as_object_mut().unwrap().remove("secretRef");
+    });
+    assert_eq!(
+        neither,
+        [
+            "`spec.database.secretRef` is left out, and so is `spec.database.connection`, but exactly one of the two must be given"
+        ]
+    );
+    let by_address = |member: &str, value: Value| {
+        broken(|manifest| {
+            let database = manifest.pointer_mut("/spec/database").unwrap();
+            database.as_object_mut().unwrap().remove("secretRef");
+            database["connection"] = server.clone();
+            database["connection"][member] = value;
+        })
+    };
+    assert_eq!(by_address("port", json!(5432)), [""; 0]);
+    for (member, value, rule) in [
+        ("port", json!(0), "is 0 but must be between 1 and 65535"),
+        (
+            "host",
+            json!("db/x"),
+            "is 'db/x' but must be a host name or an address: 1 to 253 letters, digits, hyphens, underscores, dots and colons",
+        ),
+        ("database", json!(""), "is '' but must be 1 to 63 bytes"),
+    ] {
+        let expected = format!("`spec.database.connection.{member}` {rule}");
+        assert_eq!(by_address(member, value), [expected]);
+    }
+}
+
+#[test]
+fn behind_a_transaction_pooler_migrations_need_a_way_of_their_own() {
+    let pooled = |policy: &str| {
+        broken(|manifest| {
+            let spec = &mut manifest["spec"];
+            spec["database"]["pool"]["poolerMode"] = json!("Transaction");
+            spec["migrations"] = json!({ "policy": policy });
+            let database = spec["database"].as_object_mut().unwrap();
+            database.remove("migrationSecretRef");
+        })
+    };
+    assert_eq!(pooled("Disabled"), [""; 0]);
+    assert_eq!(
+        pooled("Automatic"),
+        [
+            "`spec.database.migrationSecretRef` is left out but must be given where `spec.database.pool.poolerMode` is 'Transaction' and `spec.migrations.policy` is not 'Disabled'"
+        ]
+    );
+}
+
+#[test]
+fn migrations_and_workers_keep_their_bounds() {
+    assert_each(&[
+        (
+            "/spec/migrations/policy",
+            json!("Automatic"),
+            "`spec.migrations.approvedVersion` is given but must be left out unless `policy` is 'Manual'",
+        ),
+        (
+            "/spec/migrations/activeDeadlineSeconds",
+            json!(29),
+            "`spec.migrations.activeDeadlineSeconds` is 29 but must be between 30 and 86400",
+        ),
+        (
+            "/spec/workers/replicas",
+            json!(65),
+            "`spec.workers.replicas` is 65 but must be between 0 and 64",
+        ),
+        (
+            "/spec/workers/podDisruptionBudget/maxUnavailable",
+            json!(0),
+            "`spec.workers.podDisruptionBudget.maxUnavailable` is 0 but must be between 1 and 64",
+        ),
+        (
+            "/spec/workers/resources/limits/memory",
+            json!("256MB"),
+            "`spec.workers.resources.limits.memory` is '256MB' but must be a quantity such as '100m', '2' or '256Mi'",
+        ),
+    ]);
+    for quantity in ["100m", "2", "0.5", "1.5Gi", "256Mi"] {
+        let found = with("/spec/workers/resources/requests/cpu", &json!(quantity));
+        assert_eq!(found, [""; 0], "{quantity}");
+    }
+}
+
+#[test]
+fn a_pod_template_cannot_take_the_names_of_postroom() {
+    let pod = "/spec/workers/podTemplate";
+    let path = "spec.workers.podTemplate";
+    assert_each(&[
+        (
+            &format!("{pod}/metadata/labels"),
+            json!({"app.kubernetes.io/name": "other"}),
+            &format!(
+                "`{path}.metadata.labels` has the name 'app.kubernetes.io/name' but names must not start with 'app.kubernetes.io/', 'postroom.dev/' or 'batch.kubernetes.io/' and must not be 'pod-template-hash'"
+            ),
+        ),
+        (
+            &format!("{pod}/metadata/annotations"),
+            json!({"postroom.dev/config-hash": "0"}),
+            &format!(
+                "`{path}.metadata.annotations` has the name 'postroom.dev/config-hash' but names must not start with 'postroom.dev/'"
+            ),
+        ),
+        (
+            &format!("{pod}/spec/env/0/name"),
+            json!("1ST"),
+            &format!(
+                "`{path}.spec.env[0].name` is '1ST' but must be the name of a variable: 1 to 253 letters, digits and underscores, not starting with a digit"
+            ),
+        ),
+        (
+            &format!("{pod}/spec/topologySpreadConstraints/0/maxSkew"),
+            json!(0),
+            &format!(
+                "`{path}.spec.topologySpreadConstraints[0].maxSkew` is 0 but must be between 1 and 64"
+            ),
+        ),
+        (
+            &format!("{pod}/spec/hostNetwork"),
+            json!(true),
+            &format!(
+                "`{path}.spec.hostNetwork` is not a known field; allowed here are `nodeSelector`, `tolerations`, `affinity`, `topologySpreadConstraints`, `priorityClassName`, `imagePullSecrets`, `env`"
+            ),
+        ),
+    ]);
+}

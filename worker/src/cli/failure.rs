@@ -66,6 +66,16 @@ impl Failure {
         drop(writeln!(stderr, "{text}"));
     }
 
+    /// Leaves it in a file, for whoever looks after the process.
+    pub fn leave(&self, file: &Path) {
+        if let Err(error) = std::fs::write(file, self.json().to_string()) {
+            tracing::warn!(
+                "The failure file {} cannot be written: {error}",
+                file.display()
+            );
+        }
+    }
+
     fn sentences(&self) -> String {
         match self {
             Self::WrongFile { path, problems } => {
@@ -94,7 +104,8 @@ impl Failure {
 
 fn exit_code_of(code: &str) -> u8 {
     match code {
-        "NoConfiguration" | "FileNotReadable" | "SecretNotFound" | "WrongUrl" => USAGE,
+        "NoConfiguration" | "FileNotReadable" | "SecretNotFound" | "SecretKeyMissing"
+        | "WrongUrl" => USAGE,
         "Timeout"
         | "ConnectionRefused"
         | "ConnectionLost"

@@ -110,6 +110,7 @@ mod tests {
             schema: "postroom",
             owner: "app",
             names: None,
+            timeouts: &config.migration.clone(),
         };
         assert!(
             target

@@ -15,8 +15,6 @@ use crate::reason::{self, Reason};
 
 /// Deadline of what only looks.
 pub(super) const LOOK: Duration = Duration::from_secs(30);
-/// Deadline of one step; the server's own time-outs come first.
-const STEP: Duration = Duration::from_secs(900);
 /// Tries of a step whose locks others hold.
 const TRIES: u32 = 6;
 /// Pause after the first such try; it grows with each.
@@ -50,8 +48,8 @@ pub(super) async fn execute(link: &mut Link<'_>, step: &Step) -> Result<(), Reas
 /// One try; answers why it was blocked.
 async fn once(link: &mut Link<'_>, step: &Step) -> Result<Option<String>, Reason> {
     let work = sqlx::raw_sql(AssertSqlSafe(step.sql.as_str())).execute(&mut *link.connection);
-    let error = match timeout(STEP, work).await {
-        Err(_) => return Err(Reason::timeout("the database", STEP)),
+    let error = match timeout(step.deadline, work).await {
+        Err(_) => return Err(Reason::timeout("the database", step.deadline)),
         Ok(Ok(_)) => return Ok(None),
         Ok(Err(error)) => error,
     };

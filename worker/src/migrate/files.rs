@@ -86,6 +86,14 @@ mod tests {
     }
 
     #[test]
+    fn the_operator_is_told_the_version_of_this_worker() {
+        assert_eq!(
+            super::super::newest_version(),
+            postroom_crds::SCHEMA_VERSION
+        );
+    }
+
+    #[test]
     fn versions_count_from_one_without_a_gap() {
         let versions: Vec<_> = MIGRATIONS
             .iter()

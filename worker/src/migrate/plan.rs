@@ -92,6 +92,7 @@ impl Plan {
             schema: &config.schema,
             owner: self.owner(),
             names,
+            timeouts: &config.migration,
         }
     }
 

@@ -3,16 +3,16 @@
 //! Invariants: each step is one whole transaction with its own time-outs; a migration and its row in `schema_version`
 //! are in the same one; every placeholder is replaced by a quoted identifier.
 
-use postroom_crds::worker_config::WorkerConfig;
+use std::time::Duration;
+
+use postroom_crds::worker_config::{MigrationConfig, WorkerConfig};
 
 use super::endpoints;
 use super::files::{MIGRATIONS, Migration, RIGHTS};
 use super::roles::RoleNames;
 
-/// Longest wait for one lock; applications wait behind it.
-const LOCK_TIMEOUT: &str = "5s";
-/// Longest time of one statement.
-const STATEMENT_TIMEOUT: &str = "5min";
+/// As many of the longest statements fit into the deadline of a step.
+const STATEMENTS: u64 = 3;
 
 /// What `rights.sql` takes from everybody, where there are no roles to give anything to.
 const NO_RIGHTS: &str = "revoke all on schema @schema@ from public;
@@ -29,6 +29,8 @@ pub(super) struct Step {
     pub(super) title: String,
     /// Its text, from `begin` to `commit`.
     pub(super) sql: String,
+    /// When to give up on the server; its own time-outs come first.
+    pub(super) deadline: Duration,
 }
 
 /// Where the steps act.
@@ -40,6 +42,8 @@ pub(super) struct Target<'a> {
     pub(super) owner: &'a str,
     /// The roles; none in one-role mode.
     pub(super) names: Option<&'a RoleNames>,
+    /// How long a step may wait and work.
+    pub(super) timeouts: &'a MigrationConfig,
 }
 
 /// A name as SQL takes it, whatever it contains.
@@ -74,13 +78,13 @@ begin
 end $postroom$;
 "
         );
-        step("roles", &body)
+        self.timed("roles", &body)
     }
 
     /// Creates the schema.
     pub(super) fn create_schema(&self) -> Step {
         let (schema, owner) = (identifier(self.schema), identifier(self.owner));
-        step(
+        self.timed(
             "schema",
             &format!("create schema if not exists {schema} authorization {owner};\n"),
         )
@@ -89,7 +93,7 @@ end $postroom$;
     /// Hands a prepared empty schema to the owner.
     pub(super) fn adopt_schema(&self) -> Step {
         let (schema, owner) = (identifier(self.schema), identifier(self.owner));
-        step(
+        self.timed(
             "schema",
             &format!("alter schema {schema} owner to {owner};\n"),
         )
@@ -150,10 +154,26 @@ comment on table schema_version is 'The migrations that are applied, each with t
     /// A step that the owner takes, with the schema in front of the search path.
     fn as_owner(&self, title: &str, body: &str) -> Step {
         let (owner, schema) = (identifier(self.owner), identifier(self.schema));
-        step(
+        self.timed(
             title,
             &format!("set local role {owner};\nset local search_path = {schema}, pg_temp;\n{body}"),
         )
+    }
+
+    fn timed(&self, title: &str, body: &str) -> Step {
+        let MigrationConfig {
+            lock_timeout_seconds: lock,
+            statement_timeout_seconds: statement,
+        } = self.timeouts;
+        let sql = format!(
+            "begin;\nset local client_min_messages = warning;\nset local lock_timeout = '{lock}s';\n\
+             set local statement_timeout = '{statement}s';\n{body}commit;\n"
+        );
+        Step {
+            title: title.to_owned(),
+            sql,
+            deadline: Duration::from_secs(u64::from(*statement) * STATEMENTS + u64::from(*lock)),
+        }
     }
 
     fn fill(&self, text: &str) -> String {
@@ -170,17 +190,6 @@ comment on table schema_version is 'The migrations that are applied, each with t
     }
 }
 
-fn step(title: &str, body: &str) -> Step {
-    let sql = format!(
-        "begin;\nset local client_min_messages = warning;\nset local lock_timeout = '{LOCK_TIMEOUT}';\n\
-         set local statement_timeout = '{STATEMENT_TIMEOUT}';\n{body}commit;\n"
-    );
-    Step {
-        title: title.to_owned(),
-        sql,
-    }
-}
-
 /// Everything for an empty database, in the form that psql takes.
 pub(super) fn whole(config: &WorkerConfig, database: &str) -> String {
     let names = RoleNames::new(database, &config.schema);
@@ -188,6 +197,7 @@ pub(super) fn whole(config: &WorkerConfig, database: &str) -> String {
         schema: &config.schema,
         owner: &names.owner,
         names: Some(&names),
+        timeouts: &config.migration,
     };
     let mut steps = vec![
         target.roles(&names),

@@ -27,10 +27,12 @@ fn every_placeholder_is_filled_in() {
 
 #[test]
 fn in_one_role_mode_no_migration_needs_a_role_and_everybody_else_loses_all_rights() {
+    let config = config();
     let target = Target {
         schema: "postroom",
         owner: "app",
         names: None,
+        timeouts: &config.migration,
     };
     let code = |text: &str| {
         text.lines()
@@ -59,10 +61,12 @@ fn in_one_role_mode_no_migration_needs_a_role_and_everybody_else_loses_all_right
 #[test]
 fn each_step_is_one_transaction_with_time_outs_and_a_migration_carries_its_own_row() {
     let names = RoleNames::new("shop", "postroom");
+    let config = config();
     let target = Target {
         schema: "postroom",
         owner: &names.owner,
         names: Some(&names),
+        timeouts: &config.migration,
     };
     let step = target.migration(&MIGRATIONS[0]);
     assert!(step.sql.starts_with("begin;\n") && step.sql.ends_with("commit;\n"));
@@ -75,7 +79,7 @@ fn each_step_is_one_transaction_with_time_outs_and_a_migration_carries_its_own_r
     assert!(step.sql.contains(
         "insert into schema_version (version, name, checksum, worker_version) values (1, 'tables', "
     ));
-    let sql = whole(&config(), "shop");
+    let sql = whole(&config, "shop");
     assert_eq!(
         sql.matches("insert into schema_version").count(),
         MIGRATIONS.len()
