@@ -4,10 +4,14 @@
 //! command line. What a command found goes to the writer it is given, failures to the caller.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::definitions;
+use crate::logging::{self, LogFormat};
+use crate::plan::Settings;
+use crate::run::{self, Run};
 use crate::validation;
 
 /// Runs Postroom in a Kubernetes cluster.
@@ -15,7 +19,7 @@ use crate::validation;
 #[command(
     name = "postroom-operator",
     version,
-    after_help = "Examples:\n  postroom-operator crds | kubectl apply --server-side -f -\n  postroom-operator validate orders.yaml"
+    after_help = "Examples:\n  postroom-operator run --worker-image registry.example.com/postroom:0.1.0\n  postroom-operator crds | kubectl apply --server-side -f -\n  postroom-operator validate orders.yaml"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -24,6 +28,11 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Work on the resources of a cluster until SIGTERM or SIGINT
+    #[command(
+        after_help = "Examples:\n  postroom-operator run --worker-image registry.example.com/postroom:0.1.0\n  KUBECONFIG=~/.kube/config postroom-operator run --worker-image postroom:dev --watch-namespaces shop,billing --http-address 127.0.0.1:8080\n\nIn a pod it uses the service account; elsewhere the current context of the kubeconfig. Of several, one works and the others stand by."
+    )]
+    Run(RunArguments),
     /// Print the resource definitions
     #[command(
         after_help = "Examples:\n  postroom-operator crds | kubectl apply --server-side -f -\n  postroom-operator crds --chart > charts/postroom/templates/crd-inboxoutboxes.yaml"
@@ -34,6 +43,67 @@ enum Command {
         after_help = "Examples:\n  postroom-operator validate orders.yaml\n  postroom-operator validate --output json orders.yaml\n  kubectl get iob orders -o yaml | postroom-operator validate -\n\nExit codes: 0 the manifest is valid, 1 it is not, 2 the file cannot be read."
     )]
     Validate(ValidateArguments),
+}
+
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// Image of workers and migrations: of the same release as this operator
+    #[arg(long, env = "POSTROOM_WORKER_IMAGE", value_name = "IMAGE")]
+    worker_image: String,
+    /// When the image is pulled
+    #[arg(
+        long,
+        env = "POSTROOM_WORKER_IMAGE_PULL_POLICY",
+        value_enum,
+        default_value_t
+    )]
+    worker_image_pull_policy: PullPolicy,
+    /// Namespaces to work in; all if left out
+    #[arg(
+        long,
+        env = "POSTROOM_WATCH_NAMESPACES",
+        value_delimiter = ',',
+        value_name = "NAMESPACES"
+    )]
+    watch_namespaces: Vec<String>,
+    /// Namespace of the Lease that says which of several operators works
+    #[arg(
+        long,
+        env = "POSTROOM_NAMESPACE",
+        default_value = "default",
+        value_name = "NAMESPACE"
+    )]
+    namespace: String,
+    /// Name of this operator among several
+    #[arg(long, env = "POSTROOM_IDENTITY", value_name = "NAME")]
+    identity: Option<String>,
+    /// Address for probes and metrics
+    #[arg(
+        long,
+        env = "POSTROOM_HTTP_ADDRESS",
+        default_value = "127.0.0.1:8080",
+        value_name = "HOST:PORT"
+    )]
+    http_address: SocketAddr,
+    /// What to log: a level, or levels by module
+    #[arg(long = "log", env = "POSTROOM_LOG", default_value = "info", value_name = "FILTER", value_parser = logging::parse_filter)]
+    log: String,
+    /// Form of the log on standard error
+    #[arg(long, env = "POSTROOM_LOG_FORMAT", value_enum, default_value_t)]
+    log_format: LogFormat,
+}
+
+/// When an image is pulled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+enum PullPolicy {
+    /// Every time a container starts
+    Always,
+    /// Where the node does not have it
+    #[default]
+    IfNotPresent,
+    /// Never
+    Never,
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +168,9 @@ pub enum Failure {
     /// The definitions of this build cannot be rendered.
     #[error("cannot render the resource definitions: {0}")]
     Render(String),
+    /// The operator cannot begin, or cannot go on.
+    #[error("{0}")]
+    Run(String),
 }
 
 impl Failure {
@@ -106,6 +179,7 @@ impl Failure {
         match self {
             Self::Read { .. } => 2,
             Self::Write(_) | Self::Render(_) => 1,
+            Self::Run(_) => 3,
         }
     }
 }
@@ -114,6 +188,7 @@ impl Cli {
     /// Runs the command.
     pub fn run(&self, out: &mut impl Write) -> Result<Outcome, Failure> {
         match &self.command {
+            Command::Run(arguments) => arguments.run().map(|()| Outcome::Done),
             Command::Crds(arguments) => {
                 let text = if arguments.chart {
                     definitions::chart_template()?
@@ -128,6 +203,50 @@ impl Cli {
             }
         }
     }
+}
+
+impl RunArguments {
+    /// One thread: the operator waits for others nearly all the time.
+    fn run(&self) -> Result<(), Failure> {
+        logging::start(&self.log, self.log_format);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| Failure::Run(format!("no event loop: {error}")))?;
+        runtime
+            .block_on(run::run(self.settled()))
+            .map_err(Failure::Run)
+    }
+
+    fn settled(&self) -> Run {
+        let pull_policy = match self.worker_image_pull_policy {
+            PullPolicy::Always => "Always",
+            PullPolicy::IfNotPresent => "IfNotPresent",
+            PullPolicy::Never => "Never",
+        };
+        let named = |namespace: &&String| !namespace.is_empty();
+        Run {
+            settings: Settings {
+                worker_image: self.worker_image.clone(),
+                image_pull_policy: pull_policy.to_owned(),
+            },
+            namespaces: self
+                .watch_namespaces
+                .iter()
+                .filter(named)
+                .cloned()
+                .collect(),
+            own_namespace: self.namespace.clone(),
+            identity: self.identity.clone().unwrap_or_else(own_identity),
+            http_address: self.http_address,
+        }
+    }
+}
+
+/// The host's name is the pod's; the number tells processes of one host apart.
+fn own_identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}-{}", host.trim(), std::process::id())
 }
 
 #[cfg(test)]

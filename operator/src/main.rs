@@ -1,4 +1,6 @@
 //! Starts the operator's command line.
+//!
+//! Invariant: the cryptography of all connections is chosen before anything connects.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -7,6 +9,8 @@ use clap::Parser;
 use postroom_operator::cli::{Cli, Failure};
 
 fn main() -> ExitCode {
+    // It fails only where a provider is already chosen; none is, this early.
+    drop(rustls::crypto::ring::default_provider().install_default());
     let cli = Cli::parse();
     let mut out = io::stdout().lock();
     let outcome = cli.run(&mut out).and_then(|outcome| {
