@@ -16,13 +16,14 @@ HOOKS := --features postroom-worker/test-hooks
 CRATES := postroom-crds postroom-operator postroom-worker postroom-tests
 CHART_CRD := charts/postroom/templates/crd-inboxoutboxes.yaml
 
-.PHONY: help setup build lint generate verify test scenarios demo demo-down bench
+.PHONY: help setup build lint generate verify test scenarios cluster demo quickstart demo-down image bench
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install the servers that tests and demo start (root, Debian 12)
-	tests/services/install.sh $(TEST_SERVERS)
+setup: ## Install the servers that tests and demos start, and the programs of Kubernetes (root, Debian 12)
+	tests/services/install.sh $(TEST_SERVERS) cluster
+	tests/cluster/build.sh
 
 build: ## Build everything for development and tests
 	cargo build --locked --workspace --all-targets $(HOOKS)
@@ -33,7 +34,7 @@ lint: ## Check format, lints, scripts, and that each crate builds alone
 	cargo clippy --locked --workspace --all-targets $(HOOKS) -- -D warnings
 	for crate in $(CRATES); do cargo check --locked --quiet --package "$$crate"; done
 	cargo check --locked --quiet --package postroom-crds --no-default-features
-	for script in .ci/run tests/run.sh tests/services/*.sh tests/demo/*.sh; do bash -n "$$script"; done
+	for script in .ci/run tests/run.sh tests/*/*.sh; do bash -n "$$script"; done
 
 generate: ## Write the generated files again
 	cargo build --locked --workspace
@@ -45,7 +46,7 @@ verify: ## Fail if a generated file is not what would be generated
 	target/debug/postroom-operator crds --chart | diff -u $(CHART_CRD) - \
 	  || { echo "$(CHART_CRD) is not current: run 'make generate'" >&2; exit 1; }
 
-test: setup build ## Run all unit tests and scenarios, with every flavour of TEST_SERVERS
+test: setup build image ## Run all tests: units, scenarios with every flavour of TEST_SERVERS, scenarios on a cluster
 	TEST_THREADS=$(TEST_THREADS) tests/run.sh $(TEST_SERVERS)
 
 scenarios: build ## Run some scenarios, for example: make scenarios ONLY=drain TEST_SERVERS=trixie
@@ -54,11 +55,21 @@ scenarios: build ## Run some scenarios, for example: make scenarios ONLY=drain T
 	    --test-threads=$(TEST_THREADS) $(ONLY); \
 	done
 
-demo: ## Show it: a small shop, real servers, a worker killed in the middle
-	@tests/demo/demo.sh up
+cluster: build image ## Run some scenarios on a cluster, for example: make cluster ONLY=drain (KEEP=1 keeps the cluster)
+	TEST_THREADS=$(TEST_THREADS) tests/cluster/run.sh $(ONLY)
 
-demo-down: ## Remove what the demo left running
-	@tests/demo/demo.sh down
+demo: ## Show it on Kubernetes: chart, resource, a shop, a worker killed (CLUSTER=own, current or kind)
+	@tests/demo/demo.sh
+
+quickstart: ## Show it without a cluster: the same shop, workers as processes of this machine
+	@tests/demo/quickstart.sh
+
+demo-down: ## Remove what demo or quickstart left running
+	@tests/demo/down.sh
+
+image: ## Build the image of operator and worker, target/image/postroom.tar
+	tests/services/install.sh bookworm cluster
+	tests/image/build.sh
 
 bench: ## Measure, against a bare publishing loop on the same machine
 	tests/services/install.sh

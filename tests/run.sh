@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests: unit tests and scenarios with the first flavour of servers, the scenarios again with each further one.
+# Runs all tests: unit tests, scenarios with the first flavour of servers and again with each further one, scenarios on a
+# cluster.
 #
 # Scenarios start many servers at once and wait with deadlines; on a machine that is busy with something else a deadline
 # may pass although nothing is wrong. A scenario that fails is therefore run again, alone, at most twice. It must pass
@@ -48,6 +49,9 @@ for servers in "$first" "$@"; do
     again "$servers" || exit 1
   fi
 done
+
+printf '\nScenarios on a cluster\n'
+tests/cluster/run.sh || exit 1
 
 if [ "${#alone[@]}" != 0 ]; then
   printf '\nPassed only when run again, alone:\n'

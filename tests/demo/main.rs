@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! place    the folder .demo, and how everything in it is ended
+//! session  one run, from its first step to its exit code
+//! up       the steps of `make quickstart`: servers and workers as processes of this machine
+//! cluster  the steps of `make demo`: the operator and its workers on Kubernetes
 //! servers  PostgreSQL, RabbitMQ, database, virtual host, logins, workers
+//! day      the shop is open, a worker is killed, everything arrives
 //! shop     transactions that commit, roll back, take their time, and send twice
 //! report   the table at the end, and whether it is right
 //! guide    how to look around
@@ -11,10 +15,13 @@
 //! Invariants: what is started stays until `down`, or is ended at once when a step fails or Ctrl-C is pressed; the
 //! exit code is 0 only if everything committed arrived, nothing else did, and each customer's orders came in order.
 
+mod cluster;
+mod day;
 mod guide;
 mod place;
 mod report;
 mod servers;
+mod session;
 mod shop;
 mod steps;
 mod up;
@@ -30,7 +37,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "postroom-demo",
     version,
-    after_help = "Run it in the repository; `make demo` installs and builds first."
+    after_help = "Run it in the repository; `make demo` and `make quickstart` install and build first."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -39,8 +46,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start everything, let the shop work, show what came of it, and leave the servers running
+    /// Start everything on this machine, let the shop work, show what came of it, and leave the servers running
     Up(Up),
+    /// The same with the workers on Kubernetes: install the chart, apply a resource, watch it work
+    Cluster(cluster::Cluster),
     /// End what `up` left running, and remove it
     Down,
 }
@@ -58,6 +67,7 @@ struct Up {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Up(flags) => up::up(&flags),
+        Command::Cluster(flags) => cluster::cluster(&flags),
         Command::Down => down(),
     };
     done.unwrap_or_else(|error| {

@@ -73,6 +73,16 @@ impl Steps {
         self.say(&format!("{}      {text}", self.line_start()))
     }
 
+    /// What a command printed, set in.
+    pub(crate) fn show(&self, text: &str) -> Result<()> {
+        let lines: Vec<String> = text
+            .trim_end()
+            .lines()
+            .map(|line| format!("      {line}").trim_end().to_owned())
+            .collect();
+        self.say(&format!("{}\n", lines.join("\n")))
+    }
+
     /// Any line.
     pub(crate) fn say(&self, text: &str) -> Result<()> {
         Ok(writeln!(std::io::stdout(), "{text}")?)

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use lapin::{Connection, ConnectionProperties};
 use tokio::sync::OnceCell;
 
+use crate::address;
 use crate::certs::Certificate;
 use crate::http::Client;
 use crate::process::{Process, Signal};
@@ -157,7 +158,7 @@ impl RabbitServer {
         self.slot().as_ref().map(Process::pid)
     }
 
-    /// Its AMQP port on 127.0.0.1.
+    /// Its AMQP port.
     pub fn port(&self) -> u16 {
         self.node.ports.amqp
     }
@@ -241,10 +242,11 @@ impl RabbitServer {
     }
 }
 
-/// A connection string for 127.0.0.1.
+/// A connection string for a server of this run.
 pub fn url(user: &str, password: &str, port: u16, vhost: &str) -> String {
     let vhost = vhost.replace('%', "%25").replace('/', "%2f");
-    format!("amqp://{user}:{password}@127.0.0.1:{port}/{vhost}")
+    let address = address::servers();
+    format!("amqp://{user}:{password}@{address}:{port}/{vhost}")
 }
 
 /// A connection by connection string.

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use crate::certs::Certificate;
 use crate::flavour::{Flavour, User};
 use crate::process::{Process, Signal, tail};
-use crate::{ports, run};
+use crate::{address, ports, run};
 
 /// How long a start, with crash recovery, or a stop may take on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -201,7 +201,7 @@ impl PostgresServer {
         self.slot().as_ref().map(Process::pid)
     }
 
-    /// Its port on 127.0.0.1.
+    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -221,7 +221,7 @@ impl PostgresServer {
         self.url_at(self.port, database)
     }
 
-    /// The same through a proxy or pooler at another port of 127.0.0.1.
+    /// The same through a proxy or pooler at another port.
     pub fn url_at(&self, port: u16, database: &str) -> String {
         self.url_as(self.user(), self.password(), port, database)
     }
@@ -229,7 +229,8 @@ impl PostgresServer {
     /// A connection string for another login.
     pub fn url_as(&self, user: &str, password: &str, port: u16, database: &str) -> String {
         let mode = if self.tls { "require" } else { "disable" };
-        format!("postgres://{user}:{password}@127.0.0.1:{port}/{database}?sslmode={mode}")
+        let address = address::servers();
+        format!("postgres://{user}:{password}@{address}:{port}/{database}?sslmode={mode}")
     }
 
     /// A session of the superuser.
@@ -264,7 +265,7 @@ impl PostgresServer {
         let mut command = flavour.command(User::Postgres, &flavour.postgres_program(program))?;
         command
             .args(arguments)
-            .env("PGHOST", "127.0.0.1")
+            .env("PGHOST", address::servers().to_string())
             .env("PGPORT", self.port.to_string())
             .env("PGUSER", self.user())
             .env("PGPASSWORD", self.password());

@@ -129,7 +129,7 @@ impl Vhost {
         self.amqp_url_at(self.port)
     }
 
-    /// The same through a proxy at another port of 127.0.0.1.
+    /// The same through a proxy at another port.
     pub fn amqp_url_at(&self, port: u16) -> String {
         broker::url(&self.name, &self.password, port, &self.name)
     }
@@ -153,12 +153,7 @@ impl Vhost {
         &self,
         act: impl AsyncFnOnce(&Channel) -> lapin::Result<T>,
     ) -> Result<T> {
-        let connection = self.connect().await?;
-        let channel = connection.create_channel().await?;
-        let answer = act(&channel).await;
-        // What the act says counts, not whether the connection could still be closed after it.
-        connection.close(200, "OK".into()).await.ok();
-        answer.context("RabbitMQ refuses")
+        with_channel(&self.amqp_url(), act).await
     }
 
     /// Declares a durable exchange.
@@ -166,16 +161,8 @@ impl Vhost {
     /// # Errors
     /// When the broker refuses.
     pub async fn declare_exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
-        let options = ExchangeDeclareOptions {
-            durable: true,
-            ..ExchangeDeclareOptions::default()
-        };
-        self.with_channel(async |channel| {
-            channel
-                .exchange_declare(name.into(), kind, options, FieldTable::default())
-                .await
-        })
-        .await
+        self.with_channel(async |channel| exchange(channel, name, kind).await)
+            .await
     }
 
     /// Deletes an exchange.
@@ -199,17 +186,8 @@ impl Vhost {
     /// # Errors
     /// When the broker refuses.
     pub async fn declare_queue(&self, name: &str, arguments: &QueueArguments) -> Result<()> {
-        let options = QueueDeclareOptions {
-            durable: true,
-            ..QueueDeclareOptions::default()
-        };
-        self.with_channel(async |channel| {
-            channel
-                .queue_declare(name.into(), options, arguments.0.clone())
-                .await
-        })
-        .await
-        .map(drop)
+        self.with_channel(async |channel| queue(channel, name, arguments).await)
+            .await
     }
 
     /// Deletes a queue with all it holds.
@@ -231,19 +209,8 @@ impl Vhost {
     /// # Errors
     /// When the broker refuses.
     pub async fn bind(&self, queue: &str, exchange: &str, routing_key: &str) -> Result<()> {
-        self.with_channel(async |channel| {
-            let options = QueueBindOptions::default();
-            channel
-                .queue_bind(
-                    queue.into(),
-                    exchange.into(),
-                    routing_key.into(),
-                    options,
-                    FieldTable::default(),
-                )
-                .await
-        })
-        .await
+        self.with_channel(async |channel| binding(channel, queue, exchange, routing_key).await)
+            .await
     }
 
     /// A durable topic exchange and a durable queue that gets what matches `binding`.
@@ -257,9 +224,7 @@ impl Vhost {
         arguments: &QueueArguments,
         binding: &str,
     ) -> Result<()> {
-        self.declare_exchange(exchange, ExchangeKind::Topic).await?;
-        self.declare_queue(queue, arguments).await?;
-        self.bind(queue, exchange, binding).await
+        declare(&self.amqp_url(), exchange, queue, arguments, binding).await
     }
 
     /// How many messages wait in a queue, as the broker knows it now.
@@ -315,6 +280,75 @@ impl Vhost {
     pub async fn receive(&self, queues: &[&str]) -> Result<Receiver> {
         Receiver::start(&self.amqp_url(), queues, Duration::from_secs(30)).await
     }
+}
+
+/// A durable topic exchange and a durable queue that gets what matches `routing_key`, wherever the URL leads.
+///
+/// # Errors
+/// When the broker refuses.
+pub async fn declare(
+    url: &str,
+    to: &str,
+    from: &str,
+    arguments: &QueueArguments,
+    routing_key: &str,
+) -> Result<()> {
+    with_channel(url, async |channel| {
+        exchange(channel, to, ExchangeKind::Topic).await?;
+        queue(channel, from, arguments).await?;
+        binding(channel, from, to, routing_key).await
+    })
+    .await
+}
+
+async fn with_channel<T>(
+    url: &str,
+    act: impl AsyncFnOnce(&Channel) -> lapin::Result<T>,
+) -> Result<T> {
+    let connection = broker::connect(url).await?;
+    let channel = connection.create_channel().await?;
+    let answer = act(&channel).await;
+    // What the act says counts, not whether the connection could still be closed after it.
+    connection.close(200, "OK".into()).await.ok();
+    answer.context("RabbitMQ refuses")
+}
+
+async fn exchange(channel: &Channel, name: &str, kind: ExchangeKind) -> lapin::Result<()> {
+    let options = ExchangeDeclareOptions {
+        durable: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    channel
+        .exchange_declare(name.into(), kind, options, FieldTable::default())
+        .await
+}
+
+async fn queue(channel: &Channel, name: &str, arguments: &QueueArguments) -> lapin::Result<()> {
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    channel
+        .queue_declare(name.into(), options, arguments.0.clone())
+        .await
+        .map(drop)
+}
+
+async fn binding(
+    channel: &Channel,
+    queue: &str,
+    exchange: &str,
+    routing_key: &str,
+) -> lapin::Result<()> {
+    channel
+        .queue_bind(
+            queue.into(),
+            exchange.into(),
+            routing_key.into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await
 }
 
 impl Drop for Vhost {

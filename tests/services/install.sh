@@ -3,6 +3,7 @@
 #
 #   install.sh                     the machine's own servers (PostgreSQL 15, RabbitMQ 3.10)
 #   install.sh bookworm trixie     also PostgreSQL 17 and RabbitMQ 4.0, in a folder of their own
+#   install.sh bookworm cluster    also what a cluster and its image are made with
 #
 # Asks nothing, starts nothing, and does nothing at all when everything is there. The second flavour lives in
 # ${POSTROOM_CACHE:-$HOME/.cache/postroom}/trixie; remove that folder to be rid of it.
@@ -16,6 +17,7 @@ fail() { printf 'install: %s\n' "$*" >&2; exit 1; }
 
 # Where a package is recognised by the program it brings: a machine may have the program from somewhere else.
 missing_packages() {
+  local wanted=" $* "
   [ -x /usr/lib/postgresql/15/bin/initdb ] || echo postgresql-15
   [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || echo rabbitmq-server
   command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || echo pgbouncer
@@ -23,8 +25,18 @@ missing_packages() {
   command -v cc >/dev/null || echo gcc libc6-dev
   command -v make >/dev/null || echo make
   command -v curl >/dev/null || echo curl
-  if [ "$1" = with-debootstrap ] && ! command -v debootstrap >/dev/null && [ ! -x /usr/sbin/debootstrap ]; then
-    echo debootstrap
+  if [[ $wanted == *" trixie "* ]]; then
+    [ -x /usr/sbin/debootstrap ] || echo debootstrap
+  fi
+  if [[ $wanted == *" cluster "* ]]; then
+    command -v containerd >/dev/null || echo containerd
+    command -v runc >/dev/null || [ -x /usr/sbin/runc ] || echo runc
+    [ -x /usr/lib/cni/bridge ] || echo containernetworking-plugins
+    [ -x /usr/sbin/iptables ] || echo iptables
+    command -v ip >/dev/null || [ -x /usr/sbin/ip ] || echo iproute2
+    command -v jq >/dev/null || echo jq
+    command -v musl-gcc >/dev/null || echo musl-tools
+    [ -f /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
   fi
 }
 
@@ -53,7 +65,7 @@ logged() {
 
 install_bookworm() {
   local packages log
-  packages=$(missing_packages "$1" | tr '\n' ' ')
+  packages=$(missing_packages "$@" | tr '\n' ' ')
   if [ -z "${packages// /}" ]; then
     say "the machine has all packages"
     return
@@ -71,7 +83,7 @@ install_bookworm() {
   logged "$log" apt-get install -y -qq --no-install-recommends $packages
   restore_service_policy
   trap - EXIT
-  packages=$(missing_packages "$1" | tr '\n' ' ')
+  packages=$(missing_packages "$@" | tr '\n' ' ')
   [ -z "${packages// /}" ] || fail "still missing after the install: $packages; see $log"
   rm -f "$log"
 }
@@ -108,18 +120,24 @@ install_trixie() {
   say "trixie is complete"
 }
 
+# The image holds programs that need no library; Rust has its own parts for them.
+install_static_target() {
+  local target=x86_64-unknown-linux-musl rustup
+  [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || return 0
+  rustup=$(command -v rustup || echo "$HOME/.cargo/bin/rustup")
+  [ -x "$rustup" ] || fail "Rust has no target $target, and there is no rustup to add it with"
+  say "adding the target $target to Rust"
+  "$rustup" target add "$target" || fail "'rustup target add $target' failed"
+}
+
 flavours=("$@")
 [ ${#flavours[@]} -gt 0 ] || flavours=(bookworm)
 for flavour in "${flavours[@]}"; do
   case "$flavour" in
-    bookworm | trixie) ;;
-    *) fail "unknown flavour '$flavour': use bookworm, trixie or both" ;;
+    bookworm | trixie | cluster) ;;
+    *) fail "unknown word '$flavour': use bookworm, trixie, cluster, or several of them" ;;
   esac
 done
-case " ${flavours[*]} " in
-  *" trixie "*)
-    install_bookworm with-debootstrap
-    install_trixie
-    ;;
-  *) install_bookworm plain ;;
-esac
+install_bookworm "${flavours[@]}"
+case " ${flavours[*]} " in *" trixie "*) install_trixie ;; esac
+case " ${flavours[*]} " in *" cluster "*) install_static_target ;; esac

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use super::RabbitOptions;
 use crate::flavour::{Flavour, User};
-use crate::{ports, run};
+use crate::{address, ports, run};
 
 const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 
@@ -82,8 +82,9 @@ impl Node {
     }
 
     fn configure(&self, options: &RabbitOptions) -> Result<()> {
+        let address = address::servers();
         let mut lines = format!(
-            "listeners.tcp.1 = 127.0.0.1:{}\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {}\n\
+            "listeners.tcp.1 = {address}:{}\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {}\n\
              default_user = postroom\ndefault_pass = {}\ndisk_free_limit.absolute = 50MB\nvm_memory_high_watermark.relative = 0.6\n\
              log.console = true\nlog.console.level = info\nlog.file = false\n",
             self.ports.amqp, self.ports.management, self.password
@@ -101,7 +102,7 @@ impl Node {
             let at = self.folder.display();
             write!(
                 lines,
-                "listeners.ssl.1 = 127.0.0.1:{}\nssl_options.cacertfile = {at}/ca.crt\nssl_options.certfile = {at}/server.crt\n\
+                "listeners.ssl.1 = {address}:{}\nssl_options.cacertfile = {at}/ca.crt\nssl_options.certfile = {at}/server.crt\n\
                  ssl_options.keyfile = {at}/server.key\nssl_options.verify = verify_none\n",
                 self.ports.amqps
             )?;

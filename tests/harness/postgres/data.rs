@@ -11,10 +11,9 @@ use tokio::sync::OnceCell;
 
 use super::PostgresOptions;
 use crate::flavour::{Flavour, User};
-use crate::run;
+use crate::{address, run};
 
 const SETTINGS: &str = "
-listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
 max_connections = 200
 max_prepared_transactions = 50
@@ -36,13 +35,17 @@ pub(super) async fn create(data: &Path, port: u16, options: &PostgresOptions) ->
     if !copied.success() {
         bail!("cannot copy {} to {}", template.display(), data.display());
     }
-    let mut settings = format!("{SETTINGS}port = {}\n", port);
+    let address = address::servers();
+    let mut settings = format!("{SETTINGS}listen_addresses = '{address}'\nport = {port}\n");
     if let Some(certificate) = &options.tls {
         settings += "ssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = 'server.key'\n";
         copy_for_server(data, &certificate.certificate, "server.crt")?;
         copy_for_server(data, &certificate.key, "server.key")?;
         let hba = data.join("pg_hba.conf");
-        fs::write(hba, "hostssl all all 127.0.0.1/32 scram-sha-256\n")?;
+        fs::write(hba, "hostssl all all all scram-sha-256\n")?;
+    } else if !address.is_loopback() {
+        let hba = data.join("pg_hba.conf");
+        fs::write(hba, "host all all all scram-sha-256\n")?;
     }
     for (name, value) in &options.settings {
         writeln!(settings, "{name} = '{value}'")?;
