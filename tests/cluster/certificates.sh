@@ -2,6 +2,7 @@
 # certificates.sh: keys, certificates and kubeconfigs of a cluster that lives for days, in its state folder.
 set -euo pipefail
 . "$(dirname "$0")/settings.sh"
+umask 077
 mkdir -p "$state/pki"
 cd "$state/pki"
 

@@ -15,4 +15,5 @@ mod deletion;
 mod disturbances;
 mod faults;
 mod refusals;
+mod rest;
 mod starting;
