@@ -70,6 +70,7 @@ control_plane() {
     --proxy-client-cert-file pki/front-proxy.crt --proxy-client-key-file pki/front-proxy.key
   start kube-controller-manager --kubeconfig kube-controller-manager.conf --leader-elect=false \
     --use-service-account-credentials --service-account-private-key-file pki/sa.key --root-ca-file pki/ca.crt \
+    --flex-volume-plugin-dir /run/cluster/volume-plugins \
     --horizontal-pod-autoscaler-sync-period 1s --horizontal-pod-autoscaler-downscale-stabilization 5s
   start kube-scheduler --kubeconfig kube-scheduler.conf --leader-elect=false
 }
