@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use postroom_tests::kubectl::{self, Kubectl};
+use postroom_tests::kubectl;
 use serde_json::Value;
 
 use crate::ground::{Ground, RESOURCE};
 use crate::load;
-use crate::shared::{PATIENCE, RELEASE, SYSTEM, alone, system};
+use crate::shared::{PATIENCE, RELEASE, alone, system};
 
 /// How long the API server answers nobody.
 const AWAY: Duration = Duration::from_secs(120);
@@ -54,17 +54,18 @@ async fn messages_go_on_while_the_api_server_is_away() -> Result<()> {
     Ok(())
 }
 
-/// The pod that leads, or the only one.
-async fn operator_pod() -> Result<String> {
+/// Kills all operators that run; some may be on their way up, which is as good.
+async fn kill_operators() -> Result<usize> {
     let pods = system()
-        .list("pods", "app.kubernetes.io/name=postroom")
+        .list("pods", "app.kubernetes.io/name=postroom-operator")
         .await?;
-    let running = pods
-        .iter()
-        .find(|pod| pod["status"]["containerStatuses"][0]["state"]["running"].is_object());
-    running
-        .map(|pod| kubectl::name(pod).to_owned())
-        .with_context(|| format!("no pod of the operator runs in {SYSTEM}"))
+    let mut killed = 0;
+    for pod in &pods {
+        if system().kill_9(kubectl::name(pod)).await.is_ok() {
+            killed += 1;
+        }
+    }
+    Ok(killed)
 }
 
 #[tokio::test]
@@ -72,13 +73,12 @@ async fn an_operator_that_is_killed_again_and_again_finishes_what_was_begun() ->
     let _guard = alone().await?;
     let ground = Ground::new("headless").await?;
     ground.apply(&ground.resource()).await?;
+    let mut killed = 0;
     for _ in 0..4 {
-        if let Ok(pod) = operator_pod().await {
-            // It may be on its way up just now: then it has died already.
-            Kubectl::new(SYSTEM).kill_9(&pod).await.ok();
-        }
+        killed += kill_operators().await?;
         tokio::time::sleep(Duration::from_millis(1_500)).await;
     }
+    ensure!(killed > 0, "no operator was there to be killed");
     ground.ready().await?;
 
     let changed = ground
@@ -87,8 +87,7 @@ async fn an_operator_that_is_killed_again_and_again_finishes_what_was_begun() ->
         .with("outboxes.0.delivery.batchSize", 50);
     load::during(&ground, async {
         ground.apply(&changed).await?;
-        let pod = operator_pod().await?;
-        Kubectl::new(SYSTEM).kill_9(&pod).await?;
+        kill_operators().await?;
         ground.ready_workers(1).await.map(drop)
     })
     .await?;

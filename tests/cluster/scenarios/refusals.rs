@@ -41,7 +41,7 @@ const MISTAKES: [Mistake; 8] = [
     Mistake {
         name: "a schema of the server's own",
         make: |resource| resource.schema("pg_mine"),
-        words: &["spec.database", "schema", "must not"],
+        words: &["spec.database.schema", "pg_mine", "must not be 'public'"],
     },
     Mistake {
         name: "two outboxes of one name",
@@ -64,7 +64,10 @@ const MISTAKES: [Mistake; 8] = [
     Mistake {
         name: "no database at all",
         make: |resource| resource.with("database", json!({})),
-        words: &["spec.database", "exactly one of"],
+        words: &[
+            "spec.database",
+            "exactly one of `secretRef` and `connection` must be given",
+        ],
     },
 ];
 
