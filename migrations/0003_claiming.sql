@@ -125,11 +125,16 @@ begin
             in_flight = excluded.in_flight, seen_at = clock_timestamp()
         returning w.lease_until into granted;
     elsif low_marks <> '{}' then
-        update lease l set low_mark = m.new
-        from (select k as endpoint, (v ->> 0)::smallint as partition, (v ->> 1)::xid8 as seen, (v ->> 2)::xid8 as new, (v ->> 3)::bigint as removals
-              from jsonb_each(low_marks) t(k, a), jsonb_array_elements(a) v order by 1, 2) m
-        where l.endpoint = m.endpoint and l.partition = m.partition and l.owner = me and l.low_mark = m.seen
-          and l.removals = coalesce(m.removals, l.removals);
+        begin
+            update lease l set low_mark = m.new
+            from (select k as endpoint, (v ->> 0)::smallint as partition, (v ->> 1)::xid8 as seen, (v ->> 2)::xid8 as new, (v ->> 3)::bigint as removals
+                  from jsonb_each(low_marks) t(k, a), jsonb_array_elements(a) v order by 1, 2) m
+            where l.endpoint = m.endpoint and l.partition = m.partition and l.owner = me and l.low_mark = m.seen
+              and l.removals = coalesce(m.removals, l.removals);
+        exception when data_exception then
+            raise exception using errcode = 'PR010', message = format('low_marks: %s', sqlerrm),
+                hint = 'It is {"endpoint": [[partition, "seen", "new", removals], ...]}.';
+        end;
     end if;
 
     for e in

@@ -20,11 +20,21 @@ create view backlog as
     cross join lateral (select count(*) as total, (select min(f.created_at) from generate_series(0, 63) s cross join lateral (
             select o.created_at from outbox o where o.endpoint = e.name and o.partition = s
               and not exists (select from deferral d where d.endpoint = o.endpoint and d.partition = o.partition and d.xact = o.xact and d.id = o.id)
+              and not exists (select from deferral d where d.endpoint = o.endpoint and d.partition = o.partition and d.stream_key = stream_key(e.ordering, o.tenant, o.stream)
+                  and d.blocking and (d.xact, d.id) < (o.xact, o.id))
             order by o.xact, o.id limit 1) f) as oldest
         from outbox o where o.endpoint = e.name) m
     cross join lateral (select count(*) as deferred from deferral d where d.endpoint = e.name) d
     cross join lateral (select count(*) as parked from parked_message p where p.endpoint = e.name) p
     where e.direction = 'Outbox';
+
+-- The memory by which repeats are recognised; rows is the server's last estimate.
+create view deduplication_memory as
+    select coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint as rows, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint as bytes,
+        (select extract(epoch from coalesce(s.value, s.resource_value, s.default_value)::numeric * interval '1 day')::float8
+         from setting s where s.key = 'dedup_retention_days') as horizon_seconds
+    from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent in ('@schema@.message_deduplication'::regclass, '@schema@.idempotency_key'::regclass);
 
 create view blocked_stream as
     select d.endpoint, o.tenant, o.stream, d.message_id, d.id as position, d.reason, d.error, d.attempts, d.due_at, d.last_failed_at,

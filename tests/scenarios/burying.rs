@@ -46,7 +46,7 @@ async fn a_buried_message_is_kept_with_everything_it_had() -> Result<()> {
     let expected = (
         "Unroutable".to_owned(),
         "gone".to_owned(),
-        1,
+        2,
         "Outbox".to_owned(),
         worker,
     );

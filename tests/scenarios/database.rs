@@ -267,7 +267,7 @@ async fn a_late_completion_does_not_delete_a_message_that_was_given_the_same_num
         "select deferred from postroom.defer_messages('{worker}', 'orders', {late}, '{{1 h}}', '{{t}}', '{{t}}', '{{r}}', '{{e}}')"
     );
     let bury = format!(
-        "select buried from postroom.bury_messages('{worker}', 'orders', {late}, '{{r}}', '{{e}}')"
+        "select buried from postroom.bury_messages('{worker}', 'orders', {late}, '{{t}}', '{{r}}', '{{e}}')"
     );
     for settle in [&complete, &defer, &bury] {
         let touched: i64 = one(&mut session, settle).await?;

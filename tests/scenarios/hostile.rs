@@ -112,7 +112,7 @@ async fn work_all_ways(worker: &mut PgConnection, key: &Key) -> Result<()> {
         "perform postroom.poll_outbox()".to_owned(),
         "perform postroom.perform_maintenance()".to_owned(),
         format!("perform postroom.defer_messages('{id}', 'orders', {settle}, '{{1 h}}', '{{t}}', '{{t}}', '{{r}}', '{{e}}')"),
-        format!("perform postroom.bury_messages('{id}', 'orders', {settle}, '{{r}}', '{{e}}')"),
+        format!("perform postroom.bury_messages('{id}', 'orders', {settle}, '{{t}}', '{{r}}', '{{e}}')"),
         format!("perform postroom.complete_outbox_published('{id}', 'orders', {settle})"),
     ] {
         run(worker, &format!("do $$ begin {call}; end $$")).await?;

@@ -201,7 +201,7 @@ async fn act(
     );
     let bury = format!(
         "select buried, lost_partitions <> '{{}}' from postroom.outbox o cross join lateral \
-         postroom.bury_messages({key}, array['Test'], array['test'])"
+         postroom.bury_messages({key}, array[true], array['Test'], array['test'])"
     );
     let release = "select postroom.release_work($1, endpoint, array[partition], array[$2::bigint], array[low_mark], array[low_mark]) <> '{}' \
          from postroom.lease where partition = (select partition from postroom.outbox limit 1)";

@@ -6,6 +6,7 @@ mod bad_input;
 mod broker_faults;
 mod burying;
 mod claiming;
+mod clocks;
 mod connecting;
 mod crashes;
 mod database;

@@ -128,8 +128,9 @@ async fn a_transaction_older_than_the_last_turn_of_the_ring_has_to_begin_again()
 async fn batches_with_the_same_identities_in_opposite_order_never_dead_lock() -> Result<()> {
     const ROUNDS: usize = 150;
     let schema = Schema::start("swapped").await?;
+    let together = tokio::sync::Barrier::new(3);
     let writer = |reversed: bool| {
-        let schema = &schema;
+        let (schema, together) = (&schema, &together);
         async move {
             let mut session = schema.connect().await?;
             let mut new = 0;
@@ -144,6 +145,7 @@ async fn batches_with_the_same_identities_in_opposite_order_never_dead_lock() ->
                 if reversed {
                     slots.reverse();
                 }
+                together.wait().await;
                 let call = format!("store_outbox_messages('orders', '[{}]')", slots.join(","));
                 new += write(&mut session, &call)
                     .await?

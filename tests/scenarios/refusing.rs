@@ -141,6 +141,10 @@ async fn a_slot_that_is_no_message_is_refused_by_number_and_field() -> Result<()
 #[tokio::test]
 async fn a_wrong_argument_is_refused_by_name() -> Result<()> {
     all_refused("bad_argument", &[
+        ("select postroom.complete_outbox_published(gen_random_uuid(), 'orders', '{1,2}', '{1}', '{1}', '{1}', array[gen_random_uuid()])", "PR010", &["complete_outbox_published", "\"partitions\": 2", "\"ids\": 1"]),
+        ("select postroom.complete_outbox_published(gen_random_uuid(), 'orders', '{1}', '{1}', '{1}', null, array[gen_random_uuid()])", "PR010", &["\"ids\": null"]),
+        ("select postroom.defer_messages(gen_random_uuid(), 'orders', '{1}', '{1}', '{1}', '{1}', array[gen_random_uuid()], '{1 h}', '{null}', '{t}', '{r}', '{e}')", "PR010", &["defer_messages", "\"counted\": null"]),
+        ("select postroom.bury_messages(gen_random_uuid(), 'orders', '{1}', '{1}', '{1}', '{1}', array[gen_random_uuid()], '{t}', '{r,r}', '{e}')", "PR010", &["bury_messages", "\"reasons\": 2"]),
         ("select postroom.store_outbox_messages('orders', '{}')", "PR010", &["messages", "array"]),
         ("select postroom.store_outbox_messages('orders', null)", "PR010", &["messages", "array"]),
         ("select postroom.enqueue('orders', null, 'x')", "PR010", &["type"]),

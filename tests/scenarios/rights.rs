@@ -35,11 +35,12 @@ const FOR_WORKERS: [&str; 13] = [
     "stream_key",
 ];
 const FOR_READERS: [&str; 2] = ["explain_message", "stream_key"];
-const TO_LOOK_AT: [&str; 7] = [
+const TO_LOOK_AT: [&str; 8] = [
     "backlog",
     "blocked_stream",
     "dead_letter_summary",
     "deduplication_bucket",
+    "deduplication_memory",
     "lease_holder",
     "schema_version",
     "setting",
@@ -261,6 +262,7 @@ async fn the_whole_flow_works_with_exactly_these_rights() -> Result<()> {
         "blocked_stream",
         "lease_holder",
         "dead_letter_summary",
+        "deduplication_memory",
     ] {
         run(&mut reader, &format!("select * from postroom.{view}")).await?;
         run(&mut as_worker, &format!("select * from postroom.{view}")).await?;

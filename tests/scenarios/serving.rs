@@ -31,7 +31,10 @@ const OF_ENDPOINTS: [(&str, &str); 10] = [
     ("end_to_end_delay_seconds_bucket", "le"),
 ];
 
-const OF_THE_PROCESS: [(&str, &str); 6] = [
+const OF_THE_PROCESS: [(&str, &str); 9] = [
+    ("deduplication_rows", ""),
+    ("deduplication_bytes", ""),
+    ("deduplication_horizon_seconds", ""),
     ("claim_duration_seconds_bucket", "le"),
     ("database_pool_connections", "state"),
     ("transport_up", "transport"),

@@ -43,8 +43,9 @@ pub(crate) fn defer(
 pub(crate) fn bury(worker: Uuid, keys: &[Key], epoch: impl Fn(i16) -> i64) -> String {
     let same = |value: &str| array("text", keys.iter().map(|_| value));
     format!(
-        "select buried, lost_partitions, freed_partitions, freed_removals from postroom.bury_messages('{worker}', 'orders', {}, {}, {})",
+        "select buried, lost_partitions, freed_partitions, freed_removals from postroom.bury_messages('{worker}', 'orders', {}, {}, {}, {})",
         arrays(keys, epoch),
+        array("boolean", keys.iter().map(|_| "true")),
         same("Unroutable"),
         same("gone"),
     )

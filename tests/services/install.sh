@@ -21,6 +21,7 @@ missing_packages() {
   [ -x /usr/lib/postgresql/15/bin/initdb ] || echo postgresql-15
   [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || echo rabbitmq-server
   command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || echo pgbouncer
+  compgen -G "/usr/lib/*/faketime/libfaketime.so.1" >/dev/null || echo libfaketime
   command -v openssl >/dev/null || echo openssl
   command -v cc >/dev/null || echo gcc libc6-dev
   command -v make >/dev/null || echo make

@@ -54,13 +54,18 @@ impl Database {
     /// Reads the secret anew, so that a changed one is taken up by the next connect.
     async fn options(&self, name: &str) -> Result<PgConnectOptions, Reason> {
         let url = secret::read(&self.config.url, Server::Database)?;
-        let options = PgConnectOptions::from_str(&url).map_err(|_| {
+        let wrong = || {
             Reason::new(
                 "WrongUrl",
                 "the connection URL of the database cannot be read",
                 "Write it as postgres://USER:PASSWORD@HOST:PORT/DATABASE, with reserved characters percent-encoded.",
             )
-        })?;
+        };
+        // The driver takes any scheme.
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            return Err(wrong());
+        }
+        let options = PgConnectOptions::from_str(&url).map_err(|_| wrong())?;
         let mode = match self.config.tls.mode {
             TlsLevel::FromUrl if url.contains("sslmode=") => options.get_ssl_mode(),
             TlsLevel::FromUrl | TlsLevel::Require => PgSslMode::Require,

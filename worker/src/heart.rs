@@ -23,8 +23,8 @@ use crate::store::{self, Claimant, Holding, LowMarks};
 const TRANSPORT_PATIENCE: Duration = Duration::from_secs(15);
 /// Shortest time between two claims.
 const SHORTEST: Duration = Duration::from_millis(50);
-/// Deadline of a claim while nothing is held: the first one on a restored server rewrites the backlog.
-const FIRST_CLAIM: Duration = Duration::from_secs(300);
+/// Longest deadline of a claim while nothing is held: the first one on a restored server rewrites the backlog.
+const LONGEST_CLAIM: Duration = Duration::from_secs(300);
 
 /// What is held, by endpoint.
 #[derive(Debug)]
@@ -76,11 +76,23 @@ impl Heart {
     /// Beats until the task is ended.
     pub async fn beat(mut self) {
         let mut backoff = Backoff::default();
+        // A dead connection is found out soon; a server that has much to do first is given more time with every attempt.
+        let mut patience = self.lease / 2;
         loop {
             let began = Instant::now();
-            let pause = match self.claim().await {
+            let deadline = if self.trust.holds() {
+                self.lease / 2
+            } else {
+                patience
+            };
+            let claimed = self.claim(deadline).await;
+            if began.elapsed() >= deadline {
+                patience = (patience * 2).min(LONGEST_CLAIM);
+            }
+            let pause = match claimed {
                 Ok(()) => {
                     backoff = Backoff::default();
+                    patience = self.lease / 2;
                     self.lease / 3
                 }
                 Err(()) => backoff.next_pause(),
@@ -94,7 +106,7 @@ impl Heart {
         }
     }
 
-    async fn claim(&mut self) -> Result<(), ()> {
+    async fn claim(&mut self, deadline: Duration) -> Result<(), ()> {
         let endpoints = self.served();
         let in_flight = self.status.in_flight();
         let low_marks = std::mem::take(
@@ -103,11 +115,6 @@ impl Heart {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner),
         );
-        let deadline = if self.trust.holds() {
-            self.lease / 2
-        } else {
-            FIRST_CLAIM
-        };
         if self.trust.holds() {
             hooks::abort_at("renewing");
         }

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::net::TcpListener;
 
-use crate::metrics::METRICS;
+use crate::metrics::{METRICS, open_metrics};
 use crate::reason::Reason;
 use crate::status::Status;
 
@@ -65,9 +65,19 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
     }
 }
 
-async fn metrics(State(served): State<Arc<Served>>) -> Response {
+async fn metrics(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
     let text = METRICS.text(&served.namespace, &served.name, &served.status);
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+    let accepts_open = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("application/openmetrics-text"));
+    let (kind, text) = if accepts_open {
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        (kind, open_metrics(&text))
+    } else {
+        ("text/plain; version=0.0.4", text)
+    };
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 async fn stats(State(served): State<Arc<Served>>) -> Response {

@@ -6,6 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::hooks;
+
 /// Share of the granted time that is trusted.
 const TRUSTED: f64 = 0.85;
 
@@ -36,7 +38,7 @@ impl Trust {
 
     /// Whether the lease is trusted now.
     pub fn holds(&self) -> bool {
-        Instant::now() < self.until()
+        Instant::now() < self.until() || hooks::broken("trust")
     }
 }
 

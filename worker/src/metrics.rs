@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 
 use prometheus::{
-    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use crate::status::Status;
+use crate::store::DeduplicationMemory;
 
 /// Labels that say which endpoint of which resource.
 const ENDPOINT: [&str; 4] = [
@@ -35,6 +36,9 @@ pub struct Metrics {
     transport_up: IntGaugeVec,
     transport_blocked: IntGaugeVec,
     connections: IntGaugeVec,
+    deduplication_rows: IntGauge,
+    deduplication_bytes: IntGauge,
+    deduplication_horizon: Gauge,
     /// Duration of `claim_work`.
     pub claim: Histogram,
 }
@@ -174,6 +178,27 @@ impl Metrics {
                 "Connections to the database",
                 &["state"],
             )?,
+            deduplication_rows: make
+                .int_gauge(
+                    "deduplication_rows",
+                    "Identities that are remembered, as the server last estimated them",
+                    &[],
+                )?
+                .with_label_values::<&str>(&[]),
+            deduplication_bytes: make
+                .int_gauge(
+                    "deduplication_bytes",
+                    "Disk space of the memory of identities, indexes included",
+                    &[],
+                )?
+                .with_label_values::<&str>(&[]),
+            deduplication_horizon: make
+                .gauge(
+                    "deduplication_horizon_seconds",
+                    "For so long a repeat is recognised",
+                    &[],
+                )?
+                .with_label_values::<&str>(&[]),
             claim: make
                 .histogram("claim_duration_seconds", "Duration of claim_work", &[])?
                 .with_label_values::<&str>(&[]),
@@ -259,6 +284,13 @@ impl Metrics {
             .inc_by(rows.try_into().unwrap_or_default());
     }
 
+    /// The memory of identities was measured.
+    pub fn deduplication(&self, memory: &DeduplicationMemory) {
+        self.deduplication_rows.set(memory.rows);
+        self.deduplication_bytes.set(memory.bytes);
+        self.deduplication_horizon.set(memory.horizon_seconds);
+    }
+
     /// State of a transport.
     pub fn transport(&self, transport: &str, up: bool, blocked: bool) {
         self.transport_up
@@ -273,6 +305,24 @@ impl Metrics {
     pub fn connection(&self, change: i64) {
         self.connections.with_label_values(&["open"]).add(change);
     }
+}
+
+/// Prometheus text as `OpenMetrics` 1.0: a counter is described without the suffix of its samples, and the end is marked.
+pub fn open_metrics(text: &str) -> String {
+    let mut answer = String::with_capacity(text.len() + 8);
+    for line in text.lines() {
+        let described = ["# HELP ", "# TYPE "]
+            .iter()
+            .any(|start| line.starts_with(start));
+        if described {
+            answer.push_str(&line.replacen("_total ", " ", 1));
+        } else {
+            answer.push_str(line);
+        }
+        answer.push('\n');
+    }
+    answer.push_str("# EOF\n");
+    answer
 }
 
 /// The metrics of one outbox, with their labels filled in.
@@ -300,4 +350,16 @@ pub struct OutboxMetrics {
     pub publish: Histogram,
     /// From writing to confirm.
     pub end_to_end: Histogram,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::open_metrics;
+
+    #[test]
+    fn open_metrics_describe_a_counter_without_its_suffix_and_mark_the_end() {
+        let text = "# HELP a_total Things in total \n# TYPE a_total counter\na_total{x=\"_total \"} 1\n# HELP b Age\n# TYPE b gauge\nb 2\n";
+        let expected = "# HELP a Things in total \n# TYPE a counter\na_total{x=\"_total \"} 1\n# HELP b Age\n# TYPE b gauge\nb 2\n# EOF\n";
+        assert_eq!(open_metrics(text), expected);
+    }
 }

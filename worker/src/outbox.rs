@@ -59,6 +59,9 @@ use sweep::Sweep;
 const CALL: Duration = Duration::from_secs(30);
 /// Pause after a failed call.
 const CALL_PAUSE: Duration = Duration::from_millis(250);
+/// After a settle, confirmed messages wait so long for more to be recorded with them: one call costs as much as the deletion
+/// of a hundred rows. What was confirmed meanwhile is sent again if the process dies.
+const GATHER: Duration = Duration::from_millis(20);
 /// How often low marks are reported.
 const LOW_MARKS: Duration = Duration::from_secs(30);
 
@@ -129,6 +132,7 @@ struct Endpoint {
     settling: Settling,
     settle: Option<BoxFuture<'static, (Act, Result<Settled, Reason>)>>,
     settle_after: Instant,
+    gather_until: Instant,
     fetch: Option<BoxFuture<'static, (Asked, Fetched)>>,
     fetch_after: Instant,
     sweep: Sweep,
@@ -173,6 +177,7 @@ impl Endpoint {
             settling: Settling::default(),
             settle: None,
             settle_after: now,
+            gather_until: now,
             fetch: None,
             fetch_after: now,
             sweep: Sweep::new(),
@@ -194,6 +199,7 @@ impl Endpoint {
             self.start_fetch();
             self.report_low_marks();
             self.report_counts();
+            self.forget_refusals();
             if self.is_drained() {
                 return;
             }
@@ -258,7 +264,7 @@ impl Endpoint {
 
     /// Starts the next settle, if one waits and none is under way.
     fn start_settle(&mut self) {
-        if self.settle.is_some() || Instant::now() < self.settle_after {
+        if self.settle.is_some() || Instant::now() < self.settle_after || self.gathers() {
             return;
         }
         let Some(mut act) = self.settling.next_act() else {
@@ -280,6 +286,14 @@ impl Endpoint {
             hooks::abort_at("settled");
             (act, answer)
         }));
+    }
+
+    /// Whether what is to be recorded can wait for more. Nothing waits while partitions are to be given back.
+    fn gathers(&self) -> bool {
+        Instant::now() < self.gather_until
+            && self.settling.can_wait()
+            && !self.is_draining()
+            && self.held.values().all(Held::is_open)
     }
 
     /// Whether something is to be read, and there is room and a way to publish.
@@ -371,6 +385,9 @@ impl Endpoint {
         }
         if self.fetch_after > now {
             at(self.fetch_after);
+        }
+        if !self.settling.is_empty() && self.gather_until > now {
+            at(self.gather_until);
         }
         if let Some(paused) = self.channels.paused_until() {
             at(paused);

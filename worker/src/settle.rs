@@ -12,6 +12,7 @@ use crate::database::Link;
 use crate::hooks;
 use crate::outbox::message::{Identity, Mark};
 use crate::store::interval;
+use crate::store::types::xacts;
 
 /// What a settle answers.
 #[derive(Debug, Clone, Default)]
@@ -57,6 +58,8 @@ pub struct Deferral {
 pub struct Burial {
     /// The message.
     pub claim: Claim,
+    /// A failure that is not in its deferral yet counts against the limit.
+    pub counted: bool,
     /// Reason code.
     pub reason: String,
     /// What was seen.
@@ -174,7 +177,7 @@ pub async fn bury_messages(
     let keys = Keys::of(burials.iter().map(|b| &b.claim));
     let query = link
         .query(
-            "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.bury_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9)",
+            "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.bury_messages($1, $2, $3, $4, $5::text[]::xid8[], $6, $7, $8, $9, $10)",
         )
         .bind(worker)
         .bind(endpoint)
@@ -183,6 +186,7 @@ pub async fn bury_messages(
         .bind(keys.xacts)
         .bind(keys.ids)
         .bind(keys.message_ids)
+        .bind(burials.iter().map(|b| b.counted).collect::<Vec<_>>())
         .bind(burials.iter().map(|b| b.reason.clone()).collect::<Vec<_>>())
         .bind(burials.iter().map(|b| b.error.clone()).collect::<Vec<_>>());
     settled(&link.connection.fetch_one(query).await?)
@@ -198,17 +202,14 @@ pub async fn release_work(
     endpoint: &str,
     releases: &[Release],
 ) -> Result<(), sqlx::Error> {
-    let text = |marks: Vec<u64>| marks.iter().map(u64::to_string).collect::<Vec<_>>();
     let query = link
-        .query(
-            "select @schema@.release_work($1, $2, $3, $4, $5::text[]::xid8[], $6::text[]::xid8[], $7)",
-        )
+        .query("select @schema@.release_work($1, $2, $3, $4, $5::text[]::xid8[], $6::text[]::xid8[], $7)")
         .bind(worker)
         .bind(endpoint)
         .bind(releases.iter().map(|r| r.0).collect::<Vec<_>>())
         .bind(releases.iter().map(|r| r.1).collect::<Vec<_>>())
-        .bind(text(releases.iter().map(|r| r.2.seen).collect()))
-        .bind(text(releases.iter().map(|r| r.2.new).collect()))
+        .bind(xacts(releases.iter().map(|r| r.2.seen)))
+        .bind(xacts(releases.iter().map(|r| r.2.new)))
         .bind(releases.iter().map(|r| r.2.removals).collect::<Vec<_>>());
     link.connection.execute(query).await.map(drop)
 }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: every settle names the whole key and the message id, in key order.
 
+pub mod types;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,8 @@ use sqlx::{Executor, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::database::Link;
-use crate::outbox::message::{Batch, Identity, Key, Mark, Message, Place, Row, Snapshot};
+use crate::outbox::message::{Batch, Identity, Key, Mark, Message, Place, Row, Snapshot, Stream};
+use types::{Seconds, xact, xacts, xacts_of};
 
 /// Who claims.
 #[derive(Debug, Clone)]
@@ -66,14 +69,6 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
     }
 }
 
-#[expect(
-    clippy::cast_sign_loss,
-    reason = "transaction numbers are never negative"
-)]
-fn unsigned(values: Vec<i64>) -> Vec<u64> {
-    values.into_iter().map(|v| v as u64).collect()
-}
-
 /// Renews the lease, takes a fair share, answers what is held.
 pub async fn claim_work(
     link: &mut Link<'_>,
@@ -112,13 +107,13 @@ pub async fn claim_work(
     let mut claimed = Claimed::default();
     for row in link.connection.fetch_all(query).await? {
         let (partitions, epochs): (Vec<i16>, Vec<i64>) = (row.try_get(1)?, row.try_get(2)?);
-        let (low_marks, removals): (Vec<i64>, Vec<i64>) = (row.try_get(3)?, row.try_get(4)?);
+        let (low_marks, removals): (_, Vec<i64>) = (xacts_of(&row, 3)?, row.try_get(4)?);
         let (hand_over, suspects): (Vec<i16>, Vec<i16>) = (row.try_get(5)?, row.try_get(6)?);
         claimed.incarnation = row.try_get(7)?;
         let held = partitions.iter().enumerate().map(|(i, &partition)| {
             let held = HeldPartition {
                 epoch: epochs[i],
-                low_mark: unsigned(vec![low_marks[i]])[0],
+                low_mark: low_marks[i],
                 removals: removals[i],
                 hand_over: hand_over.contains(&partition),
                 suspect: suspects.contains(&partition),
@@ -180,20 +175,18 @@ pub struct Fetch {
 
 /// The next rows, all in one snapshot.
 pub async fn fetch_outbox_batch(link: &mut Link<'_>, fetch: &Fetch) -> Result<Batch, sqlx::Error> {
-    let xacts: Vec<String> = fetch.places.iter().map(|p| p.xact.to_string()).collect();
     let ids: Vec<i64> = fetch.places.iter().map(|p| p.id).collect();
-    let running: Vec<String> = fetch.running.iter().map(u64::to_string).collect();
     let query = link
         .query(
-            "select kind, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, body, correlation_id, causation_id, \
-             traceparent, idempotency_key, floor(extract(epoch from created_at))::bigint, expired, attempts, deferrals, snapshot::text, next_due_in, incarnation, \
-             low_marks, removals from @schema@.fetch_outbox_batch($1, $2, $3::text[]::xid8[], $4, $5::text[]::xid8[], $6, $7)",
+            "select kind, partition, xid8send(xact), id, message_id, tenant, stream, type, routing_key, content_type, headers, body, correlation_id, causation_id, \
+             traceparent, idempotency_key, created_at, expired, attempts, deferrals, snapshot::text, next_due_in, incarnation, low_marks::text[]::bigint[], removals \
+             from @schema@.fetch_outbox_batch($1, $2, $3::text[]::xid8[], $4, $5::text[]::xid8[], $6, $7)",
         )
         .bind(&fetch.endpoint)
         .bind(&fetch.partitions)
-        .bind(xacts)
+        .bind(xacts(fetch.places.iter().map(|p| p.xact)))
         .bind(ids)
-        .bind(running)
+        .bind(xacts(fetch.running.iter().copied()))
         .bind(fetch.max_rows)
         .bind(fetch.max_bytes);
     let rows = link.connection.fetch_all(query).await?;
@@ -206,7 +199,7 @@ pub async fn fetch_outbox_batch(link: &mut Link<'_>, fetch: &Fetch) -> Result<Ba
                 let due: Option<f64> = row.try_get(21)?;
                 batch.next_due = due.map(|s| Duration::try_from_secs_f64(s).unwrap_or_default());
                 batch.incarnation = row.try_get(22)?;
-                batch.low_marks = unsigned(row.try_get(23)?);
+                batch.low_marks = xacts_of(row, 23)?;
                 batch.removals = row.try_get(24)?;
             }
             1 => batch.rows.push(Row::Late(message(row)?)),
@@ -220,16 +213,12 @@ pub async fn fetch_outbox_batch(link: &mut Link<'_>, fetch: &Fetch) -> Result<Ba
     Ok(batch)
 }
 
-#[expect(
-    clippy::cast_sign_loss,
-    reason = "transaction numbers are never negative"
-)]
 fn identity(row: &PgRow) -> Result<Identity, sqlx::Error> {
     Ok(Identity {
         key: Key {
             partition: row.try_get(1)?,
             place: Place {
-                xact: row.try_get::<i64, _>(2)? as u64,
+                xact: xact(row, 2)?,
                 id: row.try_get(3)?,
             },
         },
@@ -238,10 +227,11 @@ fn identity(row: &PgRow) -> Result<Identity, sqlx::Error> {
 }
 
 fn message(row: &PgRow) -> Result<Arc<Message>, sqlx::Error> {
+    let (tenant, stream): (String, Option<&str>) = (row.try_get(5)?, row.try_get(6)?);
     Ok(Arc::new(Message {
         identity: identity(row)?,
-        tenant: row.try_get(5)?,
-        stream: row.try_get(6)?,
+        stream: stream.map(|stream| Stream::new(&tenant, stream)),
+        tenant,
         kind: row.try_get(7)?,
         routing_key: row.try_get(8)?,
         content_type: row.try_get(9)?,
@@ -251,7 +241,7 @@ fn message(row: &PgRow) -> Result<Arc<Message>, sqlx::Error> {
         causation_id: row.try_get(13)?,
         traceparent: row.try_get(14)?,
         idempotency_key: row.try_get(15)?,
-        created_at: row.try_get::<i64, _>(16)?.try_into().unwrap_or_default(),
+        created_at: row.try_get::<Seconds, _>(16)?.0,
         expired: row.try_get(17)?,
         attempts: row.try_get::<i32, _>(18)?.try_into().unwrap_or_default(),
         deferrals: row.try_get::<i32, _>(19)?.try_into().unwrap_or_default(),
@@ -273,6 +263,29 @@ pub async fn perform_maintenance(link: &mut Link<'_>) -> Result<Vec<(String, i64
     rows.iter()
         .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect()
+}
+
+/// The memory of accepted identities, as the view `deduplication_memory` shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct DeduplicationMemory {
+    /// Identities, as the server estimated them last.
+    pub rows: i64,
+    /// Disk space with indexes.
+    pub bytes: i64,
+    /// For so long a repeat is recognised.
+    pub horizon_seconds: f64,
+}
+
+/// Measures the memory of identities.
+pub async fn deduplication_memory(link: &mut Link<'_>) -> Result<DeduplicationMemory, sqlx::Error> {
+    let query =
+        link.query("select rows, bytes, horizon_seconds from @schema@.deduplication_memory");
+    let row = link.connection.fetch_one(query).await?;
+    Ok(DeduplicationMemory {
+        rows: row.try_get(0)?,
+        bytes: row.try_get(1)?,
+        horizon_seconds: row.try_get(2)?,
+    })
 }
 
 /// The backlog of one endpoint, as the view shows it.

@@ -50,14 +50,16 @@ async fn maintain(session: &mut Session) {
     hooks::abort_at("upkeep");
     match session
         .call(MAINTAIN_CALL, async |link| {
-            store::perform_maintenance(link).await
+            let tasks = store::perform_maintenance(link).await?;
+            Ok((tasks, store::deduplication_memory(link).await?))
         })
         .await
     {
-        Ok(tasks) => {
+        Ok((tasks, memory)) => {
             for (task, rows) in tasks {
                 METRICS.maintained(&task, rows);
             }
+            METRICS.deduplication(&memory);
         }
         Err(reason) => tracing::warn!(code = reason.code, "Upkeep did not run: {reason}"),
     }

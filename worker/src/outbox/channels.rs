@@ -217,6 +217,7 @@ impl Endpoint {
         if self.policy.gives_up_after(message.attempts) {
             let burial = Burial {
                 claim: self.claim_of(&message),
+                counted: false,
                 reason: "WorkerVanished".to_owned(),
                 error: format!(
                     "{} workers vanished while they ran this message alone",
@@ -269,6 +270,7 @@ impl Endpoint {
         self.memory.lanes.settling(message, false);
         let burial = Burial {
             claim: self.claim_of(message),
+            counted: false,
             reason: reason.to_owned(),
             error,
         };

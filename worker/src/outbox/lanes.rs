@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use postroom_crds::inbox_outbox::outbox::OrderingMode;
 
-use super::message::{Key, Message, Place};
+use super::message::{Key, Message, Place, Stream};
 use crate::hooks;
 
 /// At most so many waiting messages of one lane are held; the rest is read again later. Small in unit tests, so that a
@@ -22,7 +22,7 @@ const LANE_LOW: usize = LANE_ROOM / 4;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
     /// One stream of one tenant.
-    Stream(String, String),
+    Stream(Stream),
     /// The whole endpoint.
     Endpoint,
 }
@@ -32,9 +32,7 @@ impl Lane {
     pub fn of(mode: OrderingMode, message: &Message) -> Option<Self> {
         match (mode, &message.stream) {
             (OrderingMode::Total, _) => Some(Self::Endpoint),
-            (OrderingMode::PerStream, Some(stream)) => {
-                Some(Self::Stream(message.tenant.clone(), stream.clone()))
-            }
+            (OrderingMode::PerStream, Some(stream)) => Some(Self::Stream(stream.clone())),
             (OrderingMode::PerStream, None) | (OrderingMode::None, _) => None,
         }
     }

@@ -59,6 +59,29 @@ pub struct Mark {
     pub removals: i64,
 }
 
+/// A stream of a tenant. Cheap to copy: it names a message's lane wherever that is looked up.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stream {
+    /// Tenant, line feed, stream, as in the key of a deferral.
+    key: Arc<str>,
+    name: usize,
+}
+
+impl Stream {
+    /// The stream `name` of `tenant`, which is empty for none.
+    pub fn new(tenant: &str, name: &str) -> Self {
+        Self {
+            key: format!("{tenant}\n{name}").into(),
+            name: tenant.len() + 1,
+        }
+    }
+
+    /// Without the tenant.
+    pub fn name(&self) -> &str {
+        &self.key[self.name..]
+    }
+}
+
 /// A message that waits to be published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
@@ -67,7 +90,7 @@ pub struct Message {
     /// Tenant; empty for none.
     pub tenant: String,
     /// Stream, if the message belongs to one.
-    pub stream: Option<String>,
+    pub stream: Option<Stream>,
     /// Type, such as `order.created`.
     pub kind: String,
     /// Routing key of the row; it wins over the endpoint's template.

@@ -49,6 +49,8 @@ pub enum Decision {
     },
     /// Give it up.
     Bury {
+        /// Whether the failure counts against the limit of attempts.
+        counted: bool,
         /// Reason code.
         reason: &'static str,
         /// What was seen.
@@ -81,6 +83,7 @@ impl Policy {
             Outcome::Returned(error) => match self.on_unroutable {
                 OnUnroutable::Retry => self.failed(message, "Unroutable", error, chance),
                 OnUnroutable::DeadLetter => Decision::Bury {
+                    counted: true,
                     reason: "Unroutable",
                     error,
                 },
@@ -94,6 +97,7 @@ impl Policy {
                 error: "the broker refused the message; a queue may be full".to_owned(),
             },
             Outcome::Unpublishable(error) => Decision::Bury {
+                counted: false,
                 reason: "Unpublishable",
                 error,
             },
@@ -111,7 +115,11 @@ impl Policy {
     ) -> Decision {
         let attempts = message.attempts + 1;
         if self.gives_up_after(attempts) {
-            return Decision::Bury { reason, error };
+            return Decision::Bury {
+                counted: true,
+                reason,
+                error,
+            };
         }
         Decision::Defer {
             delay: self.delay(attempts, chance),

@@ -250,7 +250,7 @@ impl<'a> Flight<'a> {
     async fn publish(&mut self, order: Vec<Arc<Message>>, reports: &mpsc::Sender<Report>) {
         let mut refused = Vec::new();
         for message in order {
-            if !self.publisher.trust.holds() && !hooks::broken("trust") {
+            if !self.publisher.trust.holds() {
                 refused.push((message, Outcome::Unknown));
                 continue;
             }

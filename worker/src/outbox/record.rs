@@ -7,7 +7,7 @@ use super::message::Message;
 use super::outcome::{Decision, Outcome};
 use super::publish::Report;
 use super::settling::Act;
-use super::{CALL_PAUSE, Endpoint};
+use super::{CALL_PAUSE, Endpoint, GATHER};
 use crate::backoff::chance;
 use crate::clock;
 use crate::hooks;
@@ -17,6 +17,8 @@ use crate::status::Scope;
 
 /// A condition about single messages is shown for at least this long after the last one.
 const CONDITION: Duration = Duration::from_secs(60);
+/// A refusal is shown for so long after the last one. Refused messages are tried again sooner than that.
+const REFUSAL: Duration = Duration::from_secs(10);
 
 impl Endpoint {
     pub(super) fn on_report(&mut self, report: Report) {
@@ -124,10 +126,16 @@ impl Endpoint {
                 };
                 self.settling.defer(deferral, message);
             }
-            Decision::Bury { reason, error } => {
+            Decision::Bury {
+                counted,
+                reason,
+                error,
+            } => {
+                let recorded = self.memory.suspects.runs(key);
                 self.memory.lanes.settling(&message, false);
                 let burial = Burial {
                     claim: self.claim_of(&message),
+                    counted: counted && !recorded,
                     reason: reason.to_owned(),
                     error,
                 };
@@ -185,7 +193,24 @@ impl Endpoint {
         let Some((code, at)) = self.unwell else {
             return;
         };
-        if had_failed || !matches!(code, "Unroutable" | "Nacked") || at.elapsed() > CONDITION {
+        let is_over = match code {
+            // While a full queue drains, messages are taken and refused in turn.
+            "Nacked" => false,
+            "Unroutable" => had_failed || at.elapsed() > CONDITION,
+            _ => true,
+        };
+        if is_over {
+            self.unwell = None;
+            self.shared.status.clear(&self.scope());
+        }
+    }
+
+    /// Refusals are over when there has been none for a while.
+    pub(super) fn forget_refusals(&mut self) {
+        if self
+            .unwell
+            .is_some_and(|(code, at)| code == "Nacked" && at.elapsed() > REFUSAL)
+        {
             self.unwell = None;
             self.shared.status.clear(&self.scope());
         }
@@ -252,6 +277,7 @@ impl Endpoint {
         self.shared.status.clear(&Scope::Database);
         self.take_account(act, settled).await;
         self.memory.settle_ends();
+        self.gather_until = Instant::now() + GATHER;
     }
 
     async fn take_account(&mut self, act: Act, settled: Settled) {

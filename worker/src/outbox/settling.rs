@@ -13,6 +13,8 @@ use crate::settle::{self, Burial, Claim, Deferral, Release, Settled};
 
 /// Most messages of one call.
 const BATCH: usize = 2_000;
+/// So many confirmed messages do not wait for more.
+const ENOUGH: usize = 500;
 
 /// One call to the database.
 #[derive(Debug, Clone)]
@@ -137,6 +139,8 @@ impl Act {
 #[derive(Debug, Default)]
 pub struct Settling {
     confirmed: Vec<(Claim, Arc<Message>)>,
+    /// One of the confirmed messages holds its stream back until it is settled.
+    urgent: bool,
     orphans: Vec<Identity>,
     deferred: Vec<(Deferral, Arc<Message>)>,
     attempts: Vec<(Deferral, Arc<Message>)>,
@@ -148,6 +152,7 @@ pub struct Settling {
 impl Settling {
     /// A message was confirmed.
     pub fn complete(&mut self, claim: Claim, message: Arc<Message>) {
+        self.urgent |= message.deferrals > 0;
         self.confirmed.push((claim, message));
     }
 
@@ -198,12 +203,25 @@ impl Settling {
             return Some(Act::Bury(take(&mut self.buried)));
         }
         if !self.confirmed.is_empty() {
+            self.urgent = false;
             return Some(Act::Complete(take(&mut self.confirmed)));
         }
         if !self.orphans.is_empty() {
             return Some(Act::Clear(take(&mut self.orphans)));
         }
         (!self.releases.is_empty()).then(|| Act::Release(take(&mut self.releases)))
+    }
+
+    /// Whether there is nothing but a few confirmed messages that nobody waits for.
+    pub fn can_wait(&self) -> bool {
+        !self.urgent
+            && self.confirmed.len() < ENOUGH
+            && self.orphans.is_empty()
+            && self.deferred.is_empty()
+            && self.attempts.is_empty()
+            && self.buried.is_empty()
+            && self.releases.is_empty()
+            && self.failed.is_none()
     }
 
     /// Whether nothing waits.

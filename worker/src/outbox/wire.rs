@@ -13,7 +13,7 @@ use lapin::types::{
 use postroom_crds::routing_key::{Part, Template};
 use serde_json::Value;
 
-use super::message::Message;
+use super::message::{Message, Stream};
 
 mod size;
 
@@ -81,7 +81,10 @@ fn add_own_headers(table: &mut FieldTable, message: &Message, endpoint: &str) {
         }
     };
     add("x-postroom-endpoint", Some(endpoint));
-    add("x-postroom-stream", message.stream.as_deref());
+    add(
+        "x-postroom-stream",
+        message.stream.as_ref().map(Stream::name),
+    );
     add(
         "x-postroom-tenant",
         Some(message.tenant.as_str()).filter(|t| !t.is_empty()),
@@ -116,7 +119,7 @@ fn fill(template: &Template, message: &Message, own: &serde_json::Map<String, Va
         match part {
             Part::Text(text) => key.push_str(text),
             Part::Type => key.push_str(&message.kind),
-            Part::Stream => key.push_str(message.stream.as_deref().unwrap_or_default()),
+            Part::Stream => key.push_str(message.stream.as_ref().map_or("", Stream::name)),
             Part::Tenant => key.push_str(&message.tenant),
             Part::Header(name) => match own.get(name) {
                 Some(Value::String(text)) => key.push_str(text),

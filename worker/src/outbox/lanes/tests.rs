@@ -59,6 +59,7 @@ fn the_same_stream_of_two_tenants_is_two_streams() {
     offer(&mut lanes, 0, 1, Some("a"));
     let mut other = message(0, 2, Some("a"));
     other.tenant = "acme".to_owned();
+    other.stream = Some(Stream::new("acme", "a"));
     lanes.offer(Arc::new(other), true);
     assert_eq!(xacts(&out(&mut lanes)), [1, 2]);
 }
@@ -157,7 +158,7 @@ fn what_waits_behind_a_deferred_message_is_dropped_and_what_came_late_before_it_
 #[test]
 fn a_full_lane_refuses_what_was_read_in_order_but_not_what_is_late_and_says_when_there_is_room() {
     let mut lanes = per_stream();
-    let lane = Lane::Stream(String::new(), "a".to_owned());
+    let lane = Lane::Stream(Stream::new("", "a"));
     for xact in 0..=LANE_ROOM as u64 {
         let expected = if xact < LANE_ROOM as u64 {
             Offered::Taken

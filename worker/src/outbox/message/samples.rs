@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::{Identity, Key, Message, Place};
+use super::{Identity, Key, Message, Place, Stream};
 
 /// The only message of its transaction, ten bytes long; tests change what matters to them.
 pub(crate) fn message(partition: i16, xact: u64, stream: Option<&str>) -> Message {
@@ -16,7 +16,7 @@ pub(crate) fn message(partition: i16, xact: u64, stream: Option<&str>) -> Messag
             message_id: Uuid::from_u128(xact.into()),
         },
         tenant: String::new(),
-        stream: stream.map(str::to_owned),
+        stream: stream.map(|name| Stream::new("", name)),
         kind: "order.created".to_owned(),
         routing_key: None,
         content_type: "application/json".to_owned(),

@@ -104,6 +104,7 @@ fn a_returned_message_is_a_dead_letter_at_once_where_the_endpoint_says_so() {
         ..policy()
     };
     let expected = Decision::Bury {
+        counted: true,
         reason: "Unroutable",
         error: "312 NO_ROUTE".to_owned(),
     };
@@ -210,6 +211,7 @@ fn a_message_whose_fate_is_unknown_is_sent_again_however_often_it_has_failed() {
 fn what_cannot_be_published_is_buried_at_once_with_the_reason() {
     let outcome = Outcome::Unpublishable("headers: 70000 bytes".to_owned());
     let expected = Decision::Bury {
+        counted: false,
         reason: "Unpublishable",
         error: "headers: 70000 bytes".to_owned(),
     };

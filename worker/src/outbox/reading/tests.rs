@@ -1,6 +1,7 @@
 //! Cursors, ranges that are read again, skipped lanes and low marks. What all of it is for is in `memory/tests.rs`.
 
 use super::*;
+use crate::outbox::message::Stream;
 
 const P: i16 = 3;
 
@@ -9,7 +10,7 @@ fn at(xact: u64, id: i64) -> Place {
 }
 
 fn lane(name: &str) -> Lane {
-    Lane::Stream(String::new(), name.to_owned())
+    Lane::Stream(Stream::new("", name))
 }
 
 fn snapshot(text: &str) -> Snapshot {

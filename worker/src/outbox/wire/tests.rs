@@ -289,7 +289,7 @@ fn what_amqp_cannot_hold_is_refused_with_its_name_and_the_rule() {
 #[test]
 fn a_filled_template_that_grows_too_long_is_refused() {
     let message = Message {
-        stream: Some("s".repeat(250)),
+        stream: Some(Stream::new("", &"s".repeat(250))),
         ..sample()
     };
     assert!(packed(&message, "12345{stream}").is_ok());

@@ -286,6 +286,7 @@ impl Worker {
                 self.memory.lanes.settling(&message, false);
                 let burial = Burial {
                     claim: self.claim_of(&message),
+                    counted: true,
                     reason: String::new(),
                     error: String::new(),
                 };
