@@ -190,3 +190,6 @@ fn workers(resource: &InboxOutbox, seen: &Observed) -> WorkersStatus {
         selector: names::as_text(&names::selector(&resource.name_any(), Component::Worker)),
     }
 }
+
+#[cfg(test)]
+mod tests;

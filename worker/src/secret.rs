@@ -12,7 +12,7 @@ use std::path::Path;
 use postroom_crds::worker_config::{FileSource, Source};
 
 use crate::reason::Reason;
-use folder::Folder;
+use folder::{Folder, name_of};
 
 /// What a connection URL is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,17 +57,21 @@ pub fn path(source: Option<&FileSource>) -> Result<Option<String>, Reason> {
 /// A folder with other files in it is a Secret that lacks the key; an empty one, or none, is no Secret.
 fn not_readable(path: &str, error: &std::io::Error) -> Reason {
     let (folder, key) = path.rsplit_once('/').unwrap_or(("", path));
-    let others = Folder::open(folder).map(|folder| folder.keys());
-    match others {
+    match Folder::open(folder) {
+        Err(reason) => reason,
         Ok(others) if error.kind() == std::io::ErrorKind::NotFound => Reason::new(
             "SecretKeyMissing",
-            format!("{folder} has no key '{key}'; it has {}", others.join(", ")),
+            format!(
+                "the Secret '{}' has no key '{key}'; it has {}",
+                name_of(folder),
+                others.keys().join(", ")
+            ),
             "Add the key to the Secret, or name another one in the resource.",
         ),
-        Ok(_) | Err(_) => Reason::new(
+        Ok(_) => Reason::new(
             "SecretNotFound",
             format!("the file {path} cannot be read: {error}"),
-            "Create the Secret that the resource names, with this key, or name another one in the resource.",
+            "Correct the rights of the file.",
         ),
     }
 }

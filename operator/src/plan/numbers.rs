@@ -81,13 +81,18 @@ fn endpoint(
         in_flight: (!own.is_empty()).then(|| own.iter().map(|row| row.in_flight).sum()),
         deferred: whole.deferred,
         dead: whole.dead,
-        oldest_pending_time: whole.oldest_pending_time.map(Time),
+        oldest_pending_time: whole.oldest_pending_time.map(in_seconds),
         last_delivery_time: own
             .iter()
             .filter_map(|row| row.last_delivery_time)
             .max()
-            .map(Time),
+            .map(in_seconds),
     }
+}
+
+/// As the API server stores it; a finer time would differ from what is stored for ever.
+fn in_seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
 /// None if any endpoint is unknown: part of a sum would be taken for the whole.

@@ -25,8 +25,8 @@ impl Folder {
         if keys.is_empty() {
             return Err(Reason::new(
                 "SecretNotFound",
-                format!("there is no Secret at {path}"),
-                "Create the Secret that the resource names, or name another one in the resource.",
+                format!("the Secret '{}' does not exist or is empty", name_of(path)),
+                "Create the Secret, or name another one in the resource.",
             ));
         }
         Ok(Self {
@@ -110,15 +110,20 @@ impl Folder {
             Reason::new(
                 "SecretKeyMissing",
                 format!(
-                    "{} has no key '{}'; it has {}",
-                    self.path.display(),
+                    "the Secret '{}' has no connection URL under 'uri', nor '{}' to make one; it has {}",
+                    name_of(&self.path.to_string_lossy()),
                     keys.join("' or '"),
                     self.keys.join(", ")
                 ),
-                "Add the key to the Secret, or name the key that holds the connection URL in the resource.",
+                "Name the key that holds the connection URL in the resource, or add it to the Secret.",
             )
         })
     }
+}
+
+/// A Secret is mounted under its own name.
+pub(super) fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 fn database(user: &str, password: &str, server: &str, port: &str, name: &str) -> String {
