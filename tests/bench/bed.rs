@@ -18,7 +18,7 @@ use sqlx::postgres::PgConnection;
 /// The outbox.
 pub(crate) const OUTBOX: &str = "orders";
 /// How it is set, for people.
-pub(crate) const OUTBOX_TEXT: &str = "default settings: order per stream, batches of 500, 1000 in flight, 2 channels; bodies of 430 bytes";
+pub(crate) const OUTBOX_TEXT: &str = "default settings: order per stream, batches of 500, 1000 in flight, 1 channel; bodies of 430 bytes";
 /// Where it publishes to.
 pub(crate) const EXCHANGE: &str = "shop";
 /// Gets messages of the type [`ORDINARY`].

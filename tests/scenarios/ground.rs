@@ -66,10 +66,11 @@ pub(crate) async fn bind_lost(postroom: &Postroom) -> Result<()> {
 /// So many messages may be in flight in [`small`] and [`narrow`].
 pub(crate) const WINDOW: usize = 100;
 
-/// Few messages in flight, so that repeats have a small bound; retries that come soon and never end; the shortest lease.
+/// Few messages in flight, so that repeats have a small bound; two channels, so that partitions do not share everything; retries that come soon and never end; the shortest lease.
 pub(crate) fn small(resource: Resource) -> Resource {
     resource
         .with("outboxes.0.delivery.maxInFlight", WINDOW)
+        .with("outboxes.0.delivery.channels", 2)
         .with("outboxes.0.retry.maxAttempts", 0)
         .with("outboxes.0.retry.maxDelaySeconds", 1)
         .lease_seconds(5)

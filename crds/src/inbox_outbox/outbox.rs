@@ -129,7 +129,8 @@ pub struct Delivery {
     #[cfg_attr(feature = "kube", schemars(range(min = limits::MAX_IN_FLIGHT_BYTES.min, max = limits::MAX_IN_FLIGHT_BYTES.max)))]
     pub max_in_flight_bytes: u64,
 
-    /// Channels to the broker, per worker.
+    /// Channels to the broker, per worker. One costs worker and broker the least; with more, a message that makes the broker
+    /// close its channel holds up fewer others.
     #[cfg_attr(feature = "kube", schemars(range(min = limits::CHANNELS.min, max = limits::CHANNELS.max)))]
     pub channels: u32,
 
@@ -152,7 +153,7 @@ impl Default for Delivery {
             batch_size: 500,
             max_in_flight: 1_000,
             max_in_flight_bytes: 33_554_432,
-            channels: 2,
+            channels: 1,
             max_idle_poll_milliseconds: 100,
             confirm_timeout_seconds: 10,
             max_message_bytes: 16_777_216,

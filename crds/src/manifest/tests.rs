@@ -116,7 +116,7 @@ fn an_endpoint_that_says_nothing_has_the_documented_settings() {
         batch_size: 500,
         max_in_flight: 1_000,
         max_in_flight_bytes: 33_554_432,
-        channels: 2,
+        channels: 1,
         max_idle_poll_milliseconds: 100,
         confirm_timeout_seconds: 10,
         max_message_bytes: 16_777_216,
