@@ -69,7 +69,7 @@ pub const KIND: &str = "InboxOutbox";
         printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
         derive = "PartialEq",
         doc = "A transactional outbox on one PostgreSQL database, served by a fleet of workers.",
-        validation = kube::core::Rule::new("size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("`metadata.name` must be a DNS label of at most 52 bytes")
+        validation = kube::core::Rule::new("size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message(kube::core::Message::Expression(r#""`metadata.name` is '" + self.metadata.name + "' but must be a DNS label of at most 52 bytes""#.to_owned()))
     )
 )]
 #[cfg_attr(
@@ -101,8 +101,8 @@ pub struct InboxOutboxSpec {
     #[cfg_attr(
         feature = "kube",
         x_kube(
-            validation = kube::core::Rule::new("duration(self.deduplication) >= duration('1h') && duration(self.deduplication) <= duration('87600h')").message("`deduplication` must be between '1h' and '87600h'"),
-            validation = kube::core::Rule::new("duration(self.dead) >= duration('1m') && duration(self.dead) <= duration('87600h')").message("`dead` must be between '1m' and '87600h'")
+            validation = kube::core::Rule::new("duration(self.deduplication) >= duration('1h') && duration(self.deduplication) <= duration('87600h')").message(kube::core::Message::Expression(r#""`deduplication` is '" + self.deduplication + "' but must be between '1h' and '87600h'""#.to_owned())),
+            validation = kube::core::Rule::new("duration(self.dead) >= duration('1m') && duration(self.dead) <= duration('87600h')").message(kube::core::Message::Expression(r#""`dead` is '" + self.dead + "' but must be between '1m' and '87600h'""#.to_owned()))
         )
     )]
     #[serde(default)]
@@ -112,7 +112,7 @@ pub struct InboxOutboxSpec {
     #[cfg_attr(
         feature = "kube",
         x_kube(
-            validation = kube::core::Rule::new("!has(self.approvedVersion) || self.policy == 'Manual'").message("`approvedVersion` must be left out unless `policy` is 'Manual'")
+            validation = kube::core::Rule::new("!has(self.approvedVersion) || self.policy == 'Manual'").message(kube::core::Message::Expression(r#""`approvedVersion` must be left out unless `policy` is 'Manual'; it is '" + self.policy + "'""#.to_owned()))
         )
     )]
     #[serde(default)]

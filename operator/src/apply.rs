@@ -74,7 +74,9 @@ async fn remove(
         .await
     {
         Ok(_) => {
-            tracing::info!("Deleted {} {}", removal.kind.as_str(), removal.name);
+            let namespace = resource.namespace().unwrap_or_default();
+            let kind = removal.kind.as_str();
+            tracing::info!("Deleted {kind} {namespace}/{}", removal.name);
             Ok(())
         }
         // It is gone already, or another one has its name.
@@ -115,11 +117,12 @@ async fn write(client: &Client, resource: &InboxOutbox, child: &Child) -> Result
         .await
     {
         Ok(_) => {
-            tracing::info!("Applied {} {}", child.kind.as_str(), child.name);
+            let namespace = resource.namespace().unwrap_or_default();
+            tracing::info!("Applied {} {namespace}/{}", child.kind.as_str(), child.name);
             Ok(())
         }
         // What is wrong with the object, or forbidden, does not pass by itself; the rest may.
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
+        Err(kube::Error::Api(status)) if is_final(&status) => {
             let (kind, name) = (child.kind.as_str(), &child.name);
             Err(NotApplied::Refused(format!(
                 "the API server refuses {kind} {name}: {}",
@@ -128,6 +131,14 @@ async fn write(client: &Client, resource: &InboxOutbox, child: &Child) -> Result
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// An object that is not even of its kind's form is answered with 500.
+fn is_final(status: &kube::core::Status) -> bool {
+    matches!(status.code, 400 | 403 | 422)
+        || status
+            .message
+            .starts_with("failed to create typed patch object")
 }
 
 fn api(client: &Client, resource: &InboxOutbox, kind: Kind) -> Api<DynamicObject> {

@@ -5,6 +5,9 @@ use std::io::{IsTerminal, stderr};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
+/// What the filter of the command line is added to: refusals that are answers to us are told by us, with what they mean.
+const QUIET: &str = "kube_client::client::builder=off";
+
 /// Form of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -17,8 +20,9 @@ pub enum LogFormat {
 
 /// Starts logging. A second call has no effect.
 pub fn start(filter: &str, format: LogFormat) {
+    let filter = EnvFilter::new(format!("{QUIET},{filter}"));
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
+        .with_env_filter(filter)
         .with_writer(stderr);
     let started = match format {
         LogFormat::Json => builder

@@ -50,6 +50,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// What happened, without the whole answer of the API server.
+    fn told(&self) -> String {
+        match self {
+            Self::Api(kube::Error::Api(status)) => status.message.clone(),
+            Self::Api(_) | Self::Stopping(_) => self.to_string(),
+        }
+    }
+
     fn reason(&self) -> &'static str {
         match self {
             Self::Api(kube::Error::Api(_)) => "Refused",
@@ -132,8 +140,9 @@ async fn pass(resource: &InboxOutbox, scope: &Scope) -> Result<Action, Error> {
 fn after_error(resource: Arc<InboxOutbox>, error: &Error, _scope: Arc<Scope>) -> Action {
     let namespace = resource.namespace().unwrap_or_default();
     tracing::warn!(
-        "{namespace}/{} could not be worked on: {error}",
-        resource.name_any()
+        "{namespace}/{} could not be worked on: {}",
+        resource.name_any(),
+        error.told()
     );
     Action::requeue(AFTER_ERROR)
 }

@@ -48,13 +48,13 @@ pub struct Database {
     #[cfg_attr(
         feature = "kube",
         x_kube(
-            validation = kube::core::Rule::new("self == oldSelf").message("must not change: what is stored under the old name would be left behind")
+            validation = kube::core::Rule::new("self == oldSelf").message(kube::core::Message::Expression(r#""is '" + self + "' but must not change from '" + oldSelf + "': what is stored under the old name would be left behind""#.to_owned()))
         )
     )]
     #[cfg_attr(
         feature = "kube",
         x_kube(
-            validation = kube::core::Rule::new("self != 'public' && self != 'information_schema' && !self.startsWith('pg_')").message("must not be 'public', 'information_schema' or start with 'pg_'")
+            validation = kube::core::Rule::new("self != 'public' && self != 'information_schema' && !self.startsWith('pg_')").message(kube::core::Message::Expression(r#""is '" + self + "' but must not be 'public', 'information_schema' or start with 'pg_'""#.to_owned()))
         )
     )]
     #[cfg_attr(feature = "kube", schemars(length(min = 1, max = limits::SCHEMA_BYTES), regex(pattern = limits::SCHEMA_PATTERN)))]

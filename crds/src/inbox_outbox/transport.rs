@@ -25,7 +25,7 @@ pub struct Transport {
 #[cfg_attr(
     feature = "kube",
     x_kube(
-        validation = kube::core::Rule::new("!has(self.tls) || self.tls.mode in ['Disable', 'VerifyFull']").message("`tls.mode` must be 'Disable' or 'VerifyFull' for a broker")
+        validation = kube::core::Rule::new("!has(self.tls) || self.tls.mode in ['Disable', 'VerifyFull']").message(kube::core::Message::Expression(r#""`tls.mode` is '" + self.tls.mode + "' but must be 'Disable' or 'VerifyFull' for a broker""#.to_owned()))
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
