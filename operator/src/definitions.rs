@@ -69,13 +69,82 @@ mod tests {
         assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
     }
 
+    fn values() -> Value {
+        serde_saphyr::from_str(include_str!("../../charts/postroom/values.yaml")).unwrap()
+    }
+
     /// The template asks for nothing that the values do not have.
     #[test]
     fn the_values_of_the_chart_have_both_switches() {
-        let values: Value =
-            serde_saphyr::from_str(include_str!("../../charts/postroom/values.yaml")).unwrap();
+        let values = values();
         let switches = values["crds"].as_object().unwrap();
         assert_eq!(switches.keys().collect::<Vec<_>>(), ["enabled", "keep"]);
+    }
+
+    /// Helm refuses what the schema does not know, so a value without an entry could not be set.
+    #[test]
+    fn the_schema_of_the_values_knows_each_of_them_and_no_others() {
+        fn compare(values: &Value, schema: &Value, path: &str) {
+            let Some(known) = schema.get("properties").and_then(Value::as_object) else {
+                return;
+            };
+            assert_eq!(schema["additionalProperties"], false, "{path}");
+            let given = values.as_object().unwrap();
+            let names: Vec<_> = known.keys().filter(|name| *name != "global").collect();
+            let mut given_names: Vec<_> = given.keys().collect();
+            let mut names = names;
+            names.sort_unstable();
+            given_names.sort_unstable();
+            assert_eq!(given_names, names, "{path}");
+            for (name, value) in given {
+                compare(value, &known[name], &format!("{path}.{name}"));
+            }
+        }
+        let schema: Value =
+            serde_json::from_str(include_str!("../../charts/postroom/values.schema.json")).unwrap();
+        compare(&values(), &schema, "values");
+    }
+
+    /// A value that no template reads would do nothing.
+    #[test]
+    fn every_value_of_the_chart_is_read_by_a_template() {
+        let templates = [
+            include_str!("../../charts/postroom/templates/_helpers.tpl"),
+            include_str!("../../charts/postroom/templates/crd-inboxoutboxes.yaml"),
+            include_str!("../../charts/postroom/templates/deployment.yaml"),
+            include_str!("../../charts/postroom/templates/poddisruptionbudget.yaml"),
+            include_str!("../../charts/postroom/templates/rbac.yaml"),
+            include_str!("../../charts/postroom/templates/roles-for-users.yaml"),
+            include_str!("../../charts/postroom/templates/serviceaccount.yaml"),
+        ]
+        .concat();
+        for (name, value) in values().as_object().unwrap() {
+            let members = value.as_object().filter(|_| name != "resources");
+            let paths: Vec<_> = match members {
+                Some(members) if !members.is_empty() => members
+                    .keys()
+                    .map(|member| format!(".Values.{name}.{member}"))
+                    .collect(),
+                _ => vec![format!(".Values.{name}")],
+            };
+            for path in paths {
+                assert!(templates.contains(&path), "no template reads {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_operator_has_no_right_on_secrets_and_none_on_everything() {
+        let rights = [
+            include_str!("../../charts/postroom/templates/_helpers.tpl"),
+            include_str!("../../charts/postroom/templates/rbac.yaml"),
+            include_str!("../../charts/postroom/templates/roles-for-users.yaml"),
+        ]
+        .concat();
+        assert!(rights.contains("resources: [configmaps, serviceaccounts]"));
+        for line in rights.lines().filter(|line| line.contains('[')) {
+            assert!(!line.contains("secrets") && !line.contains('*'), "{line}");
+        }
     }
 
     #[test]
