@@ -3,6 +3,9 @@
 //! Invariants: only what differs is written, so nothing is written at rest; a field that somebody else owns is left alone; an
 //! object that merely has the name of a child is never touched; a deletion names the uid it means.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
@@ -31,12 +34,44 @@ pub enum NotApplied {
     Failed(#[from] kube::Error),
 }
 
+/// Objects that the API server writes down in other words than ours, such as `1` for `1000m`: a write changed nothing.
+///
+/// Without it they would be written again at every look.
+#[derive(Debug, Default)]
+pub struct Settled(Mutex<HashMap<String, (String, String)>>);
+
+impl Settled {
+    fn has(&self, live: &Value, child: &Child) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = (text(live, "/metadata/resourceVersion"), hash(child));
+        known.get(&text(live, "/metadata/uid")) == Some(&state)
+    }
+
+    fn note(&self, live: &Value, after: &DynamicObject, child: &Child) {
+        let version = text(live, "/metadata/resourceVersion");
+        if after.metadata.resource_version.as_deref() == Some(&version) {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(text(live, "/metadata/uid"), (version, hash(child)));
+        }
+    }
+}
+
+fn text(object: &Value, pointer: &str) -> String {
+    let found = object.pointer(pointer).and_then(Value::as_str);
+    found.unwrap_or_default().to_owned()
+}
+
+fn hash(child: &Child) -> String {
+    fingerprint(&child.object.to_string())
+}
+
 /// Brings the children to what `plan` says.
 ///
 /// # Errors
 /// At the first child that cannot be: what comes after it may need it.
 pub async fn apply(
     client: &Client,
+    settled: &Settled,
     resource: &InboxOutbox,
     plan: &Plan,
     seen: &Observed,
@@ -47,8 +82,11 @@ pub async fn apply(
     for child in &plan.children {
         let child = marked(child);
         match live(&child, seen) {
-            Some(live) if is_as_wanted(&child.object, &live) => {}
-            Some(live) if is_child_of(&live, resource) => write(client, resource, &child).await?,
+            Some(live) if is_as_wanted(&child.object, &live) || settled.has(&live, &child) => {}
+            Some(live) if is_child_of(&live, resource) => {
+                let after = write(client, resource, &child).await?;
+                settled.note(&live, &after, &child);
+            }
             Some(_) => return Err(taken(&child)),
             None => create(client, resource, &child).await?,
         }
@@ -95,7 +133,7 @@ async fn create(client: &Client, resource: &InboxOutbox, child: &Child) -> Resul
             Err(taken(child))
         }
         Some(live) if live.metadata.deletion_timestamp.is_some() => Ok(()),
-        Some(_) | None => write(client, resource, child).await,
+        Some(_) | None => write(client, resource, child).await.map(drop),
     }
 }
 
@@ -106,7 +144,11 @@ fn taken(child: &Child) -> NotApplied {
     ))
 }
 
-async fn write(client: &Client, resource: &InboxOutbox, child: &Child) -> Result<(), NotApplied> {
+async fn write(
+    client: &Client,
+    resource: &InboxOutbox,
+    child: &Child,
+) -> Result<DynamicObject, NotApplied> {
     let parameters = PatchParams {
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::apply(OPERATOR).force()
@@ -116,10 +158,10 @@ async fn write(client: &Client, resource: &InboxOutbox, child: &Child) -> Result
         .patch(&child.name, &parameters, &Patch::Apply(&child.object))
         .await
     {
-        Ok(_) => {
+        Ok(after) => {
             let namespace = resource.namespace().unwrap_or_default();
             tracing::info!("Applied {} {namespace}/{}", child.kind.as_str(), child.name);
-            Ok(())
+            Ok(after)
         }
         // What is wrong with the object, or forbidden, does not pass by itself; the rest may.
         Err(kube::Error::Api(status)) if is_final(&status) => {
@@ -159,7 +201,7 @@ fn api(client: &Client, resource: &InboxOutbox, kind: Kind) -> Api<DynamicObject
 /// The child with a hash of itself, so that a field that is no longer wanted is noticed as well.
 fn marked(child: &Child) -> Child {
     let mut marked = child.clone();
-    let hash = fingerprint(&child.object.to_string());
+    let hash = hash(child);
     if let Some(metadata) = marked.object.get_mut("metadata") {
         metadata["annotations"][ANNOTATION_APPLIED_HASH] = hash.into();
     }

@@ -43,6 +43,8 @@ pub struct Observed {
 pub struct PodSeen {
     /// Its name.
     pub name: String,
+    /// What tells it from all other pods there ever were.
+    pub id: String,
     /// The Job it belongs to.
     pub job: Option<String>,
     /// When it was made, in seconds since 1970.
@@ -131,7 +133,10 @@ where
 
 async fn ask(workers: &mut [PodSeen], reader: &Reader) {
     let may_answer = |worker: &PodSeen| worker.address.filter(|_| !worker.ending);
-    let addresses: Vec<_> = workers.iter().filter_map(may_answer).collect();
+    let addresses: Vec<_> = workers
+        .iter()
+        .filter_map(|worker| Some((worker.id.clone(), may_answer(worker)?)))
+        .collect();
     let mut answers = reader.read_all(&addresses).await.into_iter();
     for worker in workers
         .iter_mut()
@@ -157,6 +162,7 @@ fn seen(pod: &Pod) -> PodSeen {
     let phase = status.phase.as_deref().unwrap_or_default();
     PodSeen {
         name: pod.name_any(),
+        id: pod.uid().unwrap_or_default(),
         job: pod.labels().get("batch.kubernetes.io/job-name").cloned(),
         created: pod
             .creation_timestamp()

@@ -12,7 +12,7 @@ use kube::runtime::{Controller, watcher};
 use kube::{Client, ResourceExt};
 use postroom_crds::inbox_outbox::InboxOutbox;
 
-use crate::apply::{NotApplied, apply};
+use crate::apply::{NotApplied, Settled, apply};
 use crate::caches::{self, Caches};
 use crate::metrics::Metrics;
 use crate::observe::observe;
@@ -72,6 +72,7 @@ struct Scope {
     context: Context,
     caches: Caches,
     reader: Reader,
+    settled: Settled,
 }
 
 /// Works on the resources of `namespace`, or of all, until it is dropped.
@@ -82,6 +83,7 @@ pub async fn control(context: Context, namespace: Option<String>) {
         context,
         caches,
         reader: Reader::default(),
+        settled: Settled::default(),
     };
     let settings = kube::runtime::controller::Config::default().concurrency(AT_ONCE);
     Controller::new(resources, watcher::Config::default())
@@ -125,7 +127,7 @@ async fn pass(resource: &InboxOutbox, scope: &Scope) -> Result<Action, Error> {
     let seen = observe(resource, &scope.caches, &scope.reader).await;
     let now = Timestamp::now();
     let mut plan = plan(resource, &seen, settings, now);
-    match apply(client, resource, &plan, &seen).await {
+    match apply(client, &scope.settled, resource, &plan, &seen).await {
         Ok(()) => {}
         Err(NotApplied::Refused(why)) => {
             let generation = resource.metadata.generation;

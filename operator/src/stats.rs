@@ -2,8 +2,10 @@
 //!
 //! Invariant: what a worker did not say is unknown, never zero.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -18,6 +20,8 @@ use crate::plan::pod::PORT;
 
 /// Longest wait for one worker.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer stands in for one that does not come.
+const MEMORY: Duration = Duration::from_secs(15);
 /// Largest answer that is read.
 const MOST_BYTES: usize = 1 << 20;
 
@@ -103,9 +107,12 @@ pub struct EndpointStats {
     pub oldest_pending_time: Option<Timestamp>,
 }
 
-/// Asks workers.
-#[derive(Debug, Clone)]
-pub struct Reader(Client<HttpConnector, Empty<Bytes>>);
+/// Asks workers, and remembers for a short while what they said: one slow answer is no news.
+#[derive(Debug)]
+pub struct Reader {
+    client: Client<HttpConnector, Empty<Bytes>>,
+    last: Mutex<HashMap<String, (Stats, Instant)>>,
+}
 
 impl Default for Reader {
     fn default() -> Self {
@@ -115,14 +122,26 @@ impl Default for Reader {
         let client = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .build(connector);
-        Self(client)
+        Self {
+            client,
+            last: Mutex::default(),
+        }
     }
 }
 
 impl Reader {
-    /// Asks all of `workers` at once; an answer for each, in their order.
-    pub async fn read_all(&self, workers: &[IpAddr]) -> Vec<Result<Stats, String>> {
-        join_all(workers.iter().map(|address| self.read(*address))).await
+    /// Asks all of `workers`, by name and address, at once; an answer for each, in their order.
+    pub async fn read_all(&self, workers: &[(String, IpAddr)]) -> Vec<Result<Stats, String>> {
+        let answers = join_all(workers.iter().map(|(_, address)| self.read(*address))).await;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|_, (_, at)| at.elapsed() < MEMORY);
+        let remembered = workers.iter().zip(answers).map(|((name, _), answer)| {
+            if let Ok(stats) = &answer {
+                last.insert(name.clone(), (stats.clone(), Instant::now()));
+            }
+            answer.or_else(|error| last.get(name).map(|(stats, _)| stats.clone()).ok_or(error))
+        });
+        remembered.collect()
     }
 
     async fn read(&self, address: IpAddr) -> Result<Stats, String> {
@@ -136,7 +155,11 @@ impl Reader {
     async fn ask(&self, address: IpAddr) -> Result<Stats, String> {
         let uri = format!("http://{}/stats", SocketAddr::new(address, PORT));
         let uri = uri.parse().map_err(|error| format!("{error}"))?;
-        let answer = self.0.get(uri).await.map_err(|error| error.to_string())?;
+        let answer = self
+            .client
+            .get(uri)
+            .await
+            .map_err(|error| error.to_string())?;
         let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
         serde_json::from_slice(&body).map_err(|error| format!("not what a worker says: {error}"))

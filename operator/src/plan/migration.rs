@@ -107,18 +107,34 @@ pub(super) fn decide(wanted: Wanted<'_>, seen: &Observed, now: Timestamp) -> Dec
     if done && !lost {
         return keep(remembered(known));
     }
-    let Some(job) = seen.jobs.iter().find(|job| job.name_any() == name) else {
-        let schema = Schema::Migrating {
-            job: name,
-            failure: None,
-        };
-        return Decision {
-            schema,
+    let mut decision = match seen.jobs.iter().find(|job| job.name_any() == name) {
+        Some(job) => with_job(job, seen, lost, now),
+        None => Decision {
+            schema: Schema::Migrating {
+                job: name.clone(),
+                failure: None,
+            },
             removals: Vec::new(),
             job: Some(job::job(wanted)),
-        };
+        },
     };
-    with_job(job, seen, lost, now)
+    decision.removals.extend(outdated(wanted, seen, &name));
+    decision
+}
+
+/// Jobs of an earlier spec that still try: what they would do is no longer wanted. Ended ones keep their logs a while.
+fn outdated(wanted: Wanted<'_>, seen: &Observed, name: &str) -> Vec<Removal> {
+    let ended = |job: &Job| {
+        ["Complete", "Failed"]
+            .iter()
+            .any(|kind| finished(job, kind).is_some())
+    };
+    let others = seen
+        .jobs
+        .iter()
+        .filter(|job| job.name_any() != name && !ended(job));
+    let ours = others.filter(|job| children::is_owned(wanted, &job.metadata));
+    ours.filter_map(|job| children::remove_job(job)).collect()
 }
 
 /// Whether a migration may run.

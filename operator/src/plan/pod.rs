@@ -222,9 +222,10 @@ fn volume_name(number: usize) -> String {
 
 /// Variables of the resource win.
 fn variables(overlay: &PodTemplate) -> Vec<EnvVar> {
+    // An empty value is stored as none.
     let variable = |name: &str, value: &str| EnvVar {
         name: name.to_owned(),
-        value: Some(value.to_owned()),
+        value: Some(value.to_owned()).filter(|value| !value.is_empty()),
         ..EnvVar::default()
     };
     let own = overlay

@@ -2,6 +2,7 @@
 
 use postroom_crds::status::EndpointState;
 
+use super::super::migration::Schema;
 use super::{Facts, Is, Verdict};
 
 /// Reasons that do not pass by themselves.
@@ -46,10 +47,9 @@ pub(super) fn verdict(
         return because(reference_or("DatabaseUnreachable", database), database);
     }
     if schema.is == Is::False {
-        let reason = if schema.reason == "MigrationRunning" {
-            "Reconciling"
-        } else {
-            "SchemaNotReady"
+        let reason = match facts.schema {
+            Some(Schema::Migrating { failure: None, .. }) => "Reconciling",
+            _ => "SchemaNotReady",
         };
         return because(reason, schema);
     }

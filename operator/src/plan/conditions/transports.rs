@@ -1,5 +1,6 @@
 //! `TransportsReachable`.
 
+use super::super::pod::PORT;
 use super::{Facts, Verdict, told};
 use crate::stats::{Complaint, Scope};
 
@@ -34,6 +35,7 @@ pub(super) fn verdict(facts: &Facts<'_>) -> Verdict {
             "ScaledToZero",
             "no worker connects to the brokers, because `workers.replicas` is 0",
         ),
+        [] if facts.has_ready_worker() => Verdict::unknown("WorkersSilent", silent(facts)),
         [] => Verdict::unknown(
             "NoWorkerReady",
             "no worker has connected to the brokers yet",
@@ -46,6 +48,16 @@ pub(super) fn verdict(facts: &Facts<'_>) -> Verdict {
             "not every worker is connected to every transport yet",
         ),
     }
+}
+
+fn silent(facts: &Facts<'_>) -> String {
+    let mut errors = facts
+        .fleet()
+        .filter_map(|worker| worker.stats.as_ref()?.as_ref().err());
+    let why = errors.next().map_or("", String::as_str);
+    format!(
+        "no worker answers the operator on port {PORT}: {why}. Let the operator's pods reach that port, if a network policy stands between"
+    )
 }
 
 /// What a worker calls a wrong URL says more with the name of the protocol.

@@ -87,6 +87,18 @@ const COMPLAINTS: &str = "
 ";
 
 #[test]
+fn workers_that_the_operator_cannot_reach_are_told_as_such() {
+    let (resource, mut seen) = well();
+    seen.workers[0].stats = Some(Err("no answer".to_owned()));
+    let status = planned(&resource, &seen).status;
+    assert_eq!(
+        reason(&status, "TransportsReachable"),
+        "Unknown WorkersSilent"
+    );
+    assert!(said(&status, "Ready").2.contains("port 9464: no answer."));
+}
+
+#[test]
 fn each_complaint_has_its_condition_and_its_word_in_ready() {
     for line in COMPLAINTS.trim().lines() {
         let words: Vec<_> = line.split_whitespace().collect();

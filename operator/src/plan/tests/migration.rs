@@ -193,3 +193,22 @@ fn an_old_migration_of_another_release_is_of_no_account() {
     assert!(kinds(&plan).contains(&Kind::Job) && !kinds(&plan).contains(&Kind::Deployment));
     assert_eq!(plan.status.schema.unwrap().version, Some(6));
 }
+
+#[test]
+fn a_job_of_an_earlier_spec_that_still_tries_goes_and_an_ended_one_keeps_its_log() {
+    let before = smallest();
+    let after = resource(SMALLEST, |document| {
+        document["spec"]["outboxes"][0]["exchange"] = json!("other");
+    });
+    let with_old = |condition| Observed {
+        jobs: vec![job(&before, condition)],
+        ..Observed::default()
+    };
+    let plan = planned(&after, &with_old(None));
+    assert_eq!(plan.removals[0].name, job_name(&before));
+    assert!(kinds(&plan).contains(&Kind::Job));
+    for ended in ["Complete", "Failed"] {
+        let plan = planned(&after, &with_old(Some((ended, 500))));
+        assert_eq!(plan.removals, [], "{ended}");
+    }
+}
