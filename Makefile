@@ -8,6 +8,9 @@ SHELL := /bin/bash
 TEST_SERVERS ?= bookworm trixie
 # Some scenarios run a whole fleet: more of them at once than there are processors make deadlines pass.
 TEST_THREADS ?= 2
+# Whether `make test` also runs the scenarios on a cluster; `no` needs neither Go nor containerd.
+TEST_CLUSTER ?= yes
+WITH_CLUSTER := $(filter yes,$(TEST_CLUSTER))
 # For `make scenarios`: a part of the names of those to run.
 ONLY ?=
 
@@ -22,8 +25,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install the servers that tests and demos start, and the programs of Kubernetes (root, Debian 12)
-	tests/services/install.sh $(TEST_SERVERS) cluster
-	tests/cluster/build.sh
+	tests/services/install.sh $(TEST_SERVERS) $(WITH_CLUSTER:yes=cluster)
+	$(if $(WITH_CLUSTER),tests/cluster/build.sh)
 
 build: ## Build everything for development and tests
 	cargo build --locked --workspace --all-targets $(HOOKS)
@@ -46,8 +49,8 @@ verify: ## Fail if a generated file is not what would be generated
 	target/debug/postroom-operator crds --chart | diff -u $(CHART_CRD) - \
 	  || { echo "$(CHART_CRD) is not current: run 'make generate'" >&2; exit 1; }
 
-test: setup build image ## Run all tests: units, scenarios with every flavour of TEST_SERVERS, scenarios on a cluster
-	TEST_THREADS=$(TEST_THREADS) tests/run.sh $(TEST_SERVERS)
+test: setup build $(WITH_CLUSTER:yes=image) ## Run all tests: units, scenarios with every flavour of TEST_SERVERS, scenarios on a cluster
+	TEST_THREADS=$(TEST_THREADS) TEST_CLUSTER=$(TEST_CLUSTER) tests/run.sh $(TEST_SERVERS)
 
 scenarios: build ## Run some scenarios, for example: make scenarios ONLY=drain TEST_SERVERS=trixie
 	for servers in $(TEST_SERVERS); do \
