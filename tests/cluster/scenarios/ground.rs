@@ -33,8 +33,7 @@ pub(crate) const DATABASE_SECRET: &str = "database";
 pub(crate) const BROKER_SECRET: &str = "broker";
 
 /// Labels of its workers.
-pub(crate) const WORKERS: &str =
-    "app.kubernetes.io/name=postroom-worker,app.kubernetes.io/instance=shop";
+pub(crate) const WORKERS: &str = "app.kubernetes.io/name=postroom-worker,app.kubernetes.io/instance=shop,app.kubernetes.io/component=worker";
 
 /// A lease that ends soon, so that what a killed worker held is taken over soon.
 const LEASE_SECONDS: u64 = 5;

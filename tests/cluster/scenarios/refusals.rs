@@ -41,7 +41,7 @@ const MISTAKES: [Mistake; 8] = [
     Mistake {
         name: "a schema of the server's own",
         make: |resource| resource.schema("pg_mine"),
-        words: &["spec.database.schema", "pg_mine", "must not be 'public'"],
+        words: &["spec.database.schema", "must not be 'public'"],
     },
     Mistake {
         name: "two outboxes of one name",

@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, Executor as _};
 use crate::servers::{Kept, QUEUE, SHOP, Servers};
 
 /// Labels of the pods that work for the shop.
-const WORKERS: &str = "app.kubernetes.io/name=postroom-worker,app.kubernetes.io/instance=shop";
+const WORKERS: &str = "app.kubernetes.io/name=postroom-worker,app.kubernetes.io/instance=shop,app.kubernetes.io/component=worker";
 
 /// Where database and broker are, with the logins of the shop, for us and for pods alike.
 #[derive(Debug)]
