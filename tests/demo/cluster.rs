@@ -123,10 +123,10 @@ async fn demo(steps: &mut Steps, flags: &Cluster) -> Result<bool> {
     steps.done("")?;
 
     steps.begin(
-        "Look at the resource again",
+        "Wait until the resource shows it (its numbers are at most half a minute old)",
         "read the conditions: kubectl describe inboxoutbox shop --namespace shop",
     )?;
-    progress::until_ready(steps, &ground.kubectl).await?;
+    progress::until_settled(&ground.kubectl).await?;
     steps.done("")?;
     steps.show(&ground.look().await?)?;
     guide::show(steps, &report, &ground, servers.as_deref())

@@ -44,6 +44,19 @@ pub(crate) async fn until_ready(steps: &mut Steps, kubectl: &Kubectl) -> Result<
     }
 }
 
+/// Waits until the resource is ready and knows that nothing waits.
+pub(crate) async fn until_settled(kubectl: &Kubectl) -> Result<()> {
+    let settled = |resource: &Value| {
+        condition(resource, "Ready")["status"] == "True"
+            && resource["status"]["summary"]["pending"] == 0
+    };
+    let object = format!("inboxoutbox/{SHOP}");
+    kubectl
+        .wait(&object, "shows that nothing waits", PATIENCE, settled)
+        .await
+        .map(drop)
+}
+
 /// What has been reached, in the order in which it is.
 fn milestones(resource: &Value) -> Vec<&'static str> {
     [
