@@ -88,7 +88,7 @@ async fn a_secret_without_the_key() -> Result<()> {
         value: |right| Some(right.to_owned()),
         condition: "DatabaseReachable",
         reason: "SecretKeyMissing",
-        word: "uri",
+        word: "address",
     })
     .await
 }
@@ -105,7 +105,7 @@ async fn a_database_host_where_nobody_listens() -> Result<()> {
         },
         condition: "DatabaseReachable",
         reason: "ConnectionRefused",
-        word: "9",
+        word: "host and port",
     })
     .await
 }
@@ -122,7 +122,7 @@ async fn a_database_login_with_a_wrong_password() -> Result<()> {
         },
         condition: "DatabaseReachable",
         reason: "AuthenticationFailed",
-        word: "login",
+        word: "user and password",
     })
     .await
 }
@@ -156,7 +156,7 @@ async fn a_broker_login_with_a_wrong_password() -> Result<()> {
         },
         condition: "TransportsReachable",
         reason: "AccessRefused",
-        word: "login",
+        word: "user and password",
     })
     .await
 }
