@@ -19,9 +19,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use postroom_crds::inbox_outbox::InboxOutbox;
 use postroom_crds::names::{LABEL_INSTANCE, LABEL_MANAGED_BY, OPERATOR};
 use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
 
 /// The objects the operator has made.
-#[derive(Clone)]
 pub struct Caches {
     /// Configurations.
     pub config_maps: Store<ConfigMap>,
@@ -35,6 +35,7 @@ pub struct Caches {
     pub jobs: Store<Job>,
     /// Pods of fleets and migrations.
     pub pods: Store<Pod>,
+    filled: OnceCell<()>,
 }
 
 /// The resources that something happened to.
@@ -51,15 +52,24 @@ impl Caches {
             deployments: cache(client, namespace, &mut touched),
             jobs: cache(client, namespace, &mut touched),
             pods: cache(client, namespace, &mut touched),
+            filled: OnceCell::new(),
         };
         (caches, touched)
     }
 
-    /// Waits until every cache has been filled once.
+    /// Waits until every cache has been filled once. Any number may wait.
     ///
     /// # Errors
     /// When the watches have ended.
     pub async fn filled(&self) -> Result<(), WriterDropped> {
+        // A store wakes only the last of those that wait for it, so one waits for all.
+        self.filled
+            .get_or_try_init(|| self.each_filled())
+            .await
+            .copied()
+    }
+
+    async fn each_filled(&self) -> Result<(), WriterDropped> {
         self.config_maps.wait_until_ready().await?;
         self.service_accounts.wait_until_ready().await?;
         self.disruption_budgets.wait_until_ready().await?;

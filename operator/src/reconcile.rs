@@ -22,6 +22,8 @@ use crate::stats::Reader;
 
 /// Pause after an error, most often an API server that is away.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
+/// Pause after a refusal; what a person changes in the resource is seen at once.
+const AFTER_REFUSAL: Duration = Duration::from_secs(30);
 /// Resources that are worked on at once.
 const AT_ONCE: u16 = 4;
 
@@ -127,16 +129,18 @@ async fn pass(resource: &InboxOutbox, scope: &Scope) -> Result<Action, Error> {
     let seen = observe(resource, &scope.caches, &scope.reader).await;
     let now = Timestamp::now();
     let mut plan = plan(resource, &seen, settings, now);
+    let mut look_again = plan.look_again;
     match apply(client, &scope.settled, resource, &plan, &seen).await {
         Ok(()) => {}
         Err(NotApplied::Refused(why)) => {
             let generation = resource.metadata.generation;
             conditions::refused(&mut plan.status.conditions, &why, generation, now);
+            look_again = AFTER_REFUSAL;
         }
         Err(NotApplied::Failed(error)) => return Err(error.into()),
     }
     report(client, recorder, resource, &plan.status, now).await?;
-    Ok(Action::requeue(plan.look_again))
+    Ok(Action::requeue(look_again))
 }
 
 fn after_error(resource: Arc<InboxOutbox>, error: &Error, _scope: Arc<Scope>) -> Action {
