@@ -79,7 +79,7 @@ async fn workers_whose_clocks_are_ten_minutes_off_take_nothing_from_each_other_a
     Ok(())
 }
 
-/// The clocks of the scenario above are wrong indeed: a worker tells its time in the log.
+/// The clocks of the scenario above are wrong indeed: a metric of a worker tells its time.
 #[tokio::test]
 async fn the_fake_clock_is_a_wrong_one() -> Result<()> {
     let postroom = Postroom::start("fake", small).await?;

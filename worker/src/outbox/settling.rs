@@ -214,20 +214,16 @@ impl Settling {
 
     /// Whether there is nothing but a few confirmed messages that nobody waits for.
     pub fn can_wait(&self) -> bool {
-        !self.urgent
-            && self.confirmed.len() < ENOUGH
-            && self.orphans.is_empty()
-            && self.deferred.is_empty()
-            && self.attempts.is_empty()
-            && self.buried.is_empty()
-            && self.releases.is_empty()
-            && self.failed.is_none()
+        !self.urgent && self.confirmed.len() < ENOUGH && self.has_only_confirmed()
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.confirmed.is_empty()
-            && self.orphans.is_empty()
+        self.confirmed.is_empty() && self.has_only_confirmed()
+    }
+
+    fn has_only_confirmed(&self) -> bool {
+        self.orphans.is_empty()
             && self.deferred.is_empty()
             && self.attempts.is_empty()
             && self.buried.is_empty()
