@@ -1,4 +1,4 @@
-//! The spec of an `InboxOutbox`: one database, the brokers it talks to, and the outboxes in it.
+//! The spec of an `InboxOutbox`: one database, the brokers it talks to, and the outboxes and inboxes in it.
 //!
 //! Invariant: every field here changes what a worker does; a field without effect does not exist
 //! yet. Comments on fields are the descriptions that `kubectl explain` shows.
@@ -12,6 +12,7 @@
 )]
 
 pub mod database;
+pub mod inbox;
 pub mod migrations;
 pub mod outbox;
 pub mod pod;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "kube")]
 use crate::limits;
 use database::Database;
+use inbox::Inbox;
 use migrations::Migrations;
 use outbox::Outbox;
 use transport::Transport;
@@ -38,7 +40,7 @@ pub const API_VERSION: &str = "postroom.dev/v1alpha1";
 /// `kind` of the resource.
 pub const KIND: &str = "InboxOutbox";
 
-/// What one fleet of workers does: which database it serves, over which brokers, for which outboxes.
+/// What one fleet of workers does: which database it serves, over which brokers, for which outboxes and inboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(kube::CustomResource, kube::KubeSchema))]
 #[cfg_attr(
@@ -94,8 +96,14 @@ pub struct InboxOutboxSpec {
     pub transports: Vec<Transport>,
 
     /// The outboxes, by name. Applications name one of them in every row they write.
-    #[cfg_attr(feature = "kube", schemars(length(min = limits::OUTBOXES.min, max = limits::OUTBOXES.max)))]
+    #[cfg_attr(feature = "kube", schemars(length(max = limits::OUTBOXES.max)))]
+    #[serde(default)]
     pub outboxes: Vec<Outbox>,
+
+    /// The inboxes, by name. There is at least one outbox or inbox, and no name is in both lists.
+    #[cfg_attr(feature = "kube", schemars(length(max = limits::INBOXES.max)))]
+    #[serde(default)]
+    pub inboxes: Vec<Inbox>,
 
     /// How long the database remembers what is settled.
     #[cfg_attr(

@@ -24,7 +24,9 @@ impl Bounds {
 /// `transports`: each one is a broker connection per worker.
 pub const TRANSPORTS: Bounds = Bounds::new(1, 8);
 /// `outboxes`: each one is 64 leases in the database.
-pub const OUTBOXES: Bounds = Bounds::new(1, 32);
+pub const OUTBOXES: Bounds = Bounds::new(0, 32);
+/// `inboxes`: the same.
+pub const INBOXES: Bounds = Bounds::new(0, 32);
 /// `outboxes[].headers`: they travel with every message.
 pub const HEADERS: u64 = 32;
 
@@ -42,6 +44,23 @@ pub const MAX_IDLE_POLL_MILLISECONDS: Bounds = Bounds::new(2, 60_000);
 pub const CONFIRM_TIMEOUT_SECONDS: Bounds = Bounds::new(1, 599);
 /// `delivery.maxMessageBytes`: 1 KiB to 128 MiB, above which brokers refuse messages
 pub const MAX_MESSAGE_BYTES: Bounds = Bounds::new(1_024, 134_217_728);
+
+/// `inboxes[].types`
+pub const TYPES: u64 = 256;
+/// `inboxes[].consumer.prefetch`: the protocol's largest is 65535, which would not fit a worker's memory
+pub const PREFETCH: Bounds = Bounds::new(1, 10_000);
+/// `inboxes[].consumer.maxBatchDelayMilliseconds`: 0 stores what is there
+pub const MAX_BATCH_DELAY_MILLISECONDS: Bounds = Bounds::new(0, 1_000);
+/// `inboxes[].tenant.segment`: a routing key of 255 bytes has no more than 128 words
+pub const SEGMENT: Bounds = Bounds::new(0, 127);
+/// `inboxes[].handler.sqlFunction.timeoutSeconds`
+pub const HANDLER_TIMEOUT_SECONDS: Bounds = Bounds::new(1, 3_600);
+/// `inboxes[].handler.sqlFunction.concurrency`: each one is a session with the database
+pub const HANDLER_CONCURRENCY: Bounds = Bounds::new(1, 64);
+/// `inboxes[].handler.sqlFunction.batchSize`
+pub const HANDLER_BATCH_SIZE: Bounds = Bounds::new(1, 1_000);
+/// How much longer than the longest call the grace period is: draining ends five seconds before it does.
+pub const DRAIN_SECONDS: u32 = 5;
 
 /// `retry.maxAttempts`: 0 means without end
 pub const MAX_ATTEMPTS: Bounds = Bounds::new(0, 10_000);
@@ -95,6 +114,8 @@ pub const OBJECT_NAME_BYTES: u64 = 52;
 pub const LABEL_BYTES: u64 = 63;
 /// Bytes of the schema's name; names of roles are built from it.
 pub const SCHEMA_BYTES: u64 = 40;
+/// Bytes of a function's name with its schema: two identifiers and a dot.
+pub const FUNCTION_BYTES: u64 = 127;
 /// Bytes of a host name.
 pub const HOST_BYTES: u64 = 253;
 /// Bytes of the name of a database.
@@ -123,6 +144,8 @@ pub const SECRET_NAME_PATTERN: &str =
 pub const SECRET_KEY_PATTERN: &str = r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$";
 /// Name of a PostgreSQL schema that needs no quotes.
 pub const SCHEMA_PATTERN: &str = "^[a-z_][a-z0-9_]*$";
+/// Schema and name of a function that needs no quotes; PostgreSQL cuts what is longer.
+pub const FUNCTION_PATTERN: &str = r"^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$";
 /// A template of routing keys; [`crate::routing_key`] reads it.
 pub const ROUTING_KEY_PATTERN: &str = r"^([^{}]|\{(type|stream|tenant|header\.[^{}]+)\})*$";
 /// A host name or an address; nothing that would end the host part of a URL.

@@ -6,6 +6,7 @@
 use crate::document;
 use crate::inbox_outbox::InboxOutboxSpec;
 use crate::inbox_outbox::database::Connection;
+use crate::inbox_outbox::inbox::{Handler, Inbox, Pull};
 use crate::inbox_outbox::outbox::Outbox;
 use crate::inbox_outbox::reference::{SecretRef, Tls, TlsMode};
 use crate::inbox_outbox::transport::Transport;
@@ -14,9 +15,9 @@ use crate::problem::Problem;
 use crate::retention;
 use crate::validate;
 use crate::worker_config::{
-    ClientCertificate, DatabaseConfig, FileSource, LimitsConfig, Login, MigrationConfig,
-    OutboxConfig, RetentionConfig, SECRETS_FOLDER, Source, TlsConfig, TlsLevel, TransportConfig,
-    VERSION, WorkerConfig,
+    ClientCertificate, DatabaseConfig, FileSource, HandlerConfig, InboxConfig, LimitsConfig, Login,
+    MigrationConfig, OutboxConfig, RetentionConfig, SECRETS_FOLDER, Source, TlsConfig, TlsLevel,
+    TransportConfig, VERSION, WorkerConfig,
 };
 
 /// Where the worker will find secrets.
@@ -60,6 +61,11 @@ impl WorkerConfig {
                 .outboxes
                 .iter()
                 .map(|o| outbox(o, &spec.transports))
+                .collect(),
+            inboxes: spec
+                .inboxes
+                .iter()
+                .map(|i| inbox(i, &spec.transports))
                 .collect(),
             retention: RetentionConfig {
                 deduplication_seconds: seconds(&spec.retention.deduplication),
@@ -120,11 +126,9 @@ fn transport(transport: &Transport, place: Where) -> TransportConfig {
 }
 
 fn outbox(outbox: &Outbox, transports: &[Transport]) -> OutboxConfig {
-    let only = transports.first().map(|transport| &transport.name);
-    let transport = outbox.transport.as_ref().or(only);
     OutboxConfig {
         name: outbox.name.clone(),
-        transport: transport.cloned().unwrap_or_default(),
+        transport: chosen(outbox.transport.as_ref(), transports),
         exchange: outbox.exchange.clone(),
         routing_key: outbox.routing_key.clone(),
         headers: outbox.headers.clone(),
@@ -134,6 +138,37 @@ fn outbox(outbox: &Outbox, transports: &[Transport]) -> OutboxConfig {
         retry: outbox.retry,
         paused: outbox.paused,
     }
+}
+
+fn inbox(inbox: &Inbox, transports: &[Transport]) -> InboxConfig {
+    InboxConfig {
+        name: inbox.name.clone(),
+        transport: chosen(inbox.transport.as_ref(), transports),
+        queue: inbox.queue.clone(),
+        types: inbox.types.clone(),
+        consumer: inbox.consumer.clone(),
+        identity: inbox.identity.clone(),
+        stream: inbox.stream.clone(),
+        tenant: inbox.tenant.clone(),
+        handler: handler(&inbox.handler),
+        ordering: inbox.ordering,
+        retry: inbox.retry,
+        paused: inbox.paused,
+    }
+}
+
+/// The rules were kept, so there is exactly one.
+fn handler(handler: &Handler) -> HandlerConfig {
+    match &handler.sql_function {
+        Some(function) => HandlerConfig::SqlFunction(function.clone()),
+        None => HandlerConfig::Pull(Pull {}),
+    }
+}
+
+/// The rules were kept, so there is only one where none is named.
+fn chosen(named: Option<&String>, transports: &[Transport]) -> String {
+    let only = transports.first().map(|transport| &transport.name);
+    named.or(only).cloned().unwrap_or_default()
 }
 
 /// The rules were kept, so the text is a duration.

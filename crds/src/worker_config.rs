@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::inbox_outbox::database::PoolerMode;
+use crate::inbox_outbox::inbox::{Consumer, Identity, Pull, SqlFunction, Stream, Tenant};
 use crate::inbox_outbox::outbox::{Delivery, OnUnroutable, Ordering, Retry};
 
 /// The version of the document that this code reads and writes.
@@ -46,6 +47,8 @@ pub struct WorkerConfig {
     pub transports: Vec<TransportConfig>,
     /// The outboxes.
     pub outboxes: Vec<OutboxConfig>,
+    /// The inboxes.
+    pub inboxes: Vec<InboxConfig>,
     /// How long settled things are remembered.
     pub retention: RetentionConfig,
     /// Time-outs of a migration.
@@ -73,7 +76,7 @@ pub struct DatabaseConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TransportConfig {
-    /// Name that outboxes use.
+    /// Name that endpoints use.
     pub name: String,
     /// Where the connection URL is.
     pub url: Source,
@@ -188,6 +191,46 @@ pub struct OutboxConfig {
     pub retry: Retry,
     /// Whether this endpoint stops fetching.
     pub paused: bool,
+}
+
+/// The effective settings of one inbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InboxConfig {
+    /// Name of the endpoint.
+    pub name: String,
+    /// Name of the transport; one of [`WorkerConfig::transports`].
+    pub transport: String,
+    /// Queue to consume.
+    pub queue: String,
+    /// Types of the messages to accept; empty for all.
+    pub types: Vec<String>,
+    /// How messages are taken from the queue.
+    pub consumer: Consumer,
+    /// What makes a message the same as another.
+    pub identity: Identity,
+    /// Where the stream of a message is.
+    pub stream: Stream,
+    /// Where the tenant of a message is.
+    pub tenant: Tenant,
+    /// What handles the messages.
+    pub handler: HandlerConfig,
+    /// Order of the messages.
+    pub ordering: Ordering,
+    /// Repeats of a message whose handler failed.
+    pub retry: Retry,
+    /// Whether this endpoint stops consuming and handling.
+    pub paused: bool,
+}
+
+/// What handles the messages of an inbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum HandlerConfig {
+    /// A function in the database.
+    SqlFunction(SqlFunction),
+    /// The application, in its own transactions; no worker claims the messages.
+    Pull(Pull),
 }
 
 /// How long settled things are remembered.
