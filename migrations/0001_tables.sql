@@ -25,19 +25,25 @@ create table endpoint (
     on_scheduled      text not null check (on_scheduled in ('Hold', 'Pass')),
     max_message_bytes integer not null check (max_message_bytes > 0),
     paused            boolean not null,
+    handler           text check (handler in ('sqlFunction', 'pull')),
+    handler_name      text,
     settings          jsonb not null,
     resource          text not null,
     generation        bigint not null,
-    written_at        timestamptz not null default clock_timestamp()
+    written_at        timestamptz not null default clock_timestamp(),
+    check ((direction = 'Inbox') = (handler is not null)),
+    check ((handler = 'sqlFunction') = (handler_name is not null))
 );
+comment on column endpoint.handler is 'who handles the messages of an inbox; handler_name is the function of a sqlFunction, as schema.name';
 comment on column endpoint.generation is 'generation of the resource that wrote this row; an older one never overwrites it';
 
 -- One sequence numbers the messages of all endpoints. No cache: the poll compares its last value.
 create sequence message_position cache 1;
 
--- Written once, deleted once. The key is the reading order: transaction number, then position.
+--@ each box
+-- The messages, one table for each direction. Written once, deleted once. The key is the reading order: transaction number, then position.
 -- No status, no lease column, no foreign key, no second index: each would be paid by every producer.
-create table outbox (
+create table @box@ (
     endpoint        text collate "C" not null,
     partition       smallint not null,
     xact            xid8 not null,
@@ -63,8 +69,10 @@ create table outbox (
     primary key (endpoint, partition, xact, id),
     check ((payload is null) <> (payload_bytes is null))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
-comment on table outbox is 'Messages that are committed and not settled yet. xact, id and partition are always filled in by the trigger.';
-comment on column outbox.foreign_id is 'the text a caller gave as message id when it was not a uuid';
+comment on column @box@.foreign_id is 'the text a caller gave as message id when it was not a uuid';
+--@ end
+comment on table outbox is 'Messages to be published, committed and not settled yet. xact, id and partition are always filled in by the trigger.';
+comment on table inbox is 'Messages to be handled, accepted and not settled yet. Written by store_inbox_messages alone; created_at is the time of acceptance.';
 
 -- A message that waits for a time: it failed, or it is scheduled.
 create table deferral (
@@ -119,16 +127,20 @@ create table dead_letter (
     reason          text not null,
     error           text,
     attempts        integer not null,
+    digest          bytea,
     buried_at       timestamptz not null default clock_timestamp(),
     buried_by       uuid
 );
+comment on column dead_letter.digest is 'what a delivery meant that was refused: it is kept once, however often the broker delivers it';
+create unique index dead_letter_refused on dead_letter (endpoint, tenant, message_id, reason, digest) where digest is not null;
 create index dead_letter_time on dead_letter (buried_at);
 create index dead_letter_message on dead_letter (message_id);
 
--- The right to work a partition. epoch grows with every claim and never shrinks.
+-- The right to work a partition; partition -1 of an inbox is the right to receive for it, where messages keep an order.
+-- epoch grows with every claim and never shrinks.
 create table lease (
     endpoint   text collate "C" not null,
-    partition  smallint not null check (partition between 0 and 63),
+    partition  smallint not null check (partition between -1 and 63),
     owner      uuid,
     epoch      bigint not null default 0,
     low_mark   xid8 not null default '0',

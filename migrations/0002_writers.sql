@@ -25,23 +25,25 @@ create function message_digest(type text, content_type text, body bytea) returns
     return sha256(int4send(octet_length(type)) || convert_to(type, 'UTF8')
         || int4send(octet_length(content_type)) || convert_to(content_type, 'UTF8') || body);
 
--- Fills in and checks a new outbox row. It runs as whoever inserts, with the search path of that session, and a SET clause
+-- Fills in and checks a new message. It runs as whoever inserts, with the search path of that session, and a SET clause
 -- would cost 4 microseconds a row: so every type, function and operator is qualified.
 -- The transaction number is taken before the position: a transaction that a snapshot does not list as running
 -- has then no position yet either, and the reader cannot have passed it.
-create function fill_outbox_row() returns trigger language plpgsql as $$
+create function fill_message() returns trigger language plpgsql as $$
 declare
     direction pg_catalog.text;
     ordering  pg_catalog.text;
     most      pg_catalog.int8;
     size      pg_catalog.int8;
     x         pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
+    box       pg_catalog.text := tg_argv[0];
+    cause     pg_catalog.text;
 begin
     select e.direction, e.ordering, e.max_message_bytes into direction, ordering, most from @schema@.endpoint e where e.name operator(pg_catalog.=) new.endpoint;
-    if direction is null or direction operator(pg_catalog.<>) 'Outbox' then
+    if direction is null or pg_catalog.lower(direction) operator(pg_catalog.<>) box then
         raise exception using errcode = 'PR004',
-            message = pg_catalog.format('endpoint %L is not an outbox', new.endpoint),
-            hint = 'Declare it under spec.outboxes of the resource and run the migration, or correct the name.';
+            message = pg_catalog.format('endpoint %L is not an %s', new.endpoint, box),
+            hint = pg_catalog.format('Declare it under spec.%ses of the resource and run the migration, or correct the name.', box);
     end if;
     -- The writer functions have drawn their positions already. They alone run as a role that may delete here; what anybody
     -- else gives is replaced.
@@ -54,6 +56,13 @@ begin
     if new.stream operator(pg_catalog.=) '' then new.stream := null; end if;
     if new.content_type is null then
         new.content_type := case when new.payload is null then 'application/octet-stream' else 'application/json' end;
+    end if;
+    -- What a handler writes was caused by the message it handles, see run_inbox_handler.
+    cause := pg_catalog.current_setting('postroom.message_id', true);
+    if cause operator(pg_catalog.<>) '' and box operator(pg_catalog.=) 'outbox' then
+        new.causation_id := coalesce(new.causation_id, cause);
+        new.correlation_id := coalesce(new.correlation_id, pg_catalog.current_setting('postroom.correlation_id', true));
+        new.traceparent := coalesce(new.traceparent, nullif(pg_catalog.current_setting('postroom.traceparent', true), ''));
     end if;
     if new.created_at is null then new.created_at := pg_catalog.clock_timestamp(); end if;
     if new.available_at operator(pg_catalog.<=) pg_catalog.clock_timestamp() then new.available_at := null; end if;
@@ -73,10 +82,10 @@ begin
             where pg_catalog.octet_length(v) operator(pg_catalog.>) 255 limit 1);
     end if;
     size := coalesce(pg_catalog.octet_length(new.payload), pg_catalog.octet_length(new.payload_bytes));
-    if new.headers is not null then size := size operator(pg_catalog.+) pg_catalog.octet_length(new.headers::pg_catalog.text); end if;
+    if new.headers is not null and box operator(pg_catalog.=) 'outbox' then size := size operator(pg_catalog.+) pg_catalog.octet_length(new.headers::pg_catalog.text); end if;
     if size operator(pg_catalog.>) most then
-        raise exception using errcode = 'PR005', message = pg_catalog.format(
-            'body and headers have %s bytes, endpoint %L allows %s (delivery.maxMessageBytes)', size, new.endpoint, most);
+        raise exception using errcode = 'PR005', message = pg_catalog.format('%s bytes, endpoint %L allows %s (%s.maxMessageBytes)',
+            case box when 'outbox' then 'body and headers have ' else 'the body has ' end operator(pg_catalog.||) size, new.endpoint, most, case box when 'outbox' then 'delivery' else 'consumer' end);
     end if;
     -- One of 64 slices: the hash of the stream, or the position where nothing has to stay together.
     new.partition := case
@@ -86,10 +95,8 @@ begin
             operator(pg_catalog.&) 63 end;
     return new;
 end $$;
-create trigger fill before insert on outbox for each row execute function fill_outbox_row();
-
 -- A scheduled message is stored with its deferral, in the same transaction.
-create function schedule_outbox_row() returns trigger language plpgsql security definer set search_path from current as $$
+create function schedule_message() returns trigger language plpgsql security definer set search_path from current as $$
 declare
     e record;
 begin
@@ -99,10 +106,16 @@ begin
         e.on_scheduled = 'Hold' and stream_key(e.ordering, new.tenant, new.stream) is not null, new.available_at, 'Scheduled');
     return null;
 end $$;
-create trigger schedule after insert on outbox for each row when (new.available_at is not null) execute function schedule_outbox_row();
+
+-- store_inbox_messages fills in and checks deliveries itself, and says so by their partition.
+create trigger fill before insert on outbox for each row execute function fill_message('outbox');
+create trigger fill before insert on inbox for each row when (new.partition is null) execute function fill_message('inbox');
+--@ each box
+create trigger schedule after insert on @box@ for each row when (new.available_at is not null) execute function schedule_message();
+--@ end
 
 -- One message of a batch, as the writer functions pass it on.
-create type outbox_slot as (
+create type message_slot as (
     message_id text, key text, conflict text, tenant text, stream text, type text, routing_key text, content_type text, headers jsonb,
     payload text, payload_bytes bytea, correlation_id text, causation_id text, traceparent text, request_id uuid,
     available_at timestamptz, delay interval, expires_at timestamptz);
@@ -163,7 +176,8 @@ end $$;
 
 -- Stores the slots of one batch and answers one receipt per slot. Identities are remembered in sorted order (keys,
 -- then ids), so that two batches with the same ones cannot dead-lock; rows are inserted in slot order.
-create function put_outbox_messages(p_endpoint text, slots outbox_slot[]) returns setof receipt
+-- A slot with a remembered identity and another meaning is an error; among deliveries of a broker it gets the outcome Conflict.
+create function put_messages(p_box text, p_endpoint text, slots message_slot[], deliveries boolean default false, keep_conflicts boolean default true) returns setof receipt
 language plpgsql set search_path from current as $$
 declare
     n         int := coalesce(cardinality(slots), 0);
@@ -171,21 +185,22 @@ declare
     ids       uuid[] := array_fill(null::uuid, array[n]);
     positions bigint[] := array_fill(null::bigint, array[n]);
     digests   bytea[] := array_fill(null::bytea, array[n]);
-    s         outbox_slot;
+    stored    text := case p_box when 'outbox' then 'Enqueued' else 'Accepted' end;
+    s         message_slot;
     seen      record;
     open      smallint;
     began     timestamptz := clock_timestamp();
     i         int;
     by_key    boolean;
 begin
-    if not exists (select from endpoint where name = p_endpoint and direction = 'Outbox') then
-        raise exception using errcode = 'PR004', message = format('endpoint %L is not an outbox', p_endpoint),
-            hint = 'Declare it under spec.outboxes of the resource and run the migration, or correct the name.';
+    if not exists (select from endpoint where name = p_endpoint and lower(direction) = p_box) then
+        raise exception using errcode = 'PR004', message = format('endpoint %L is not an %s', p_endpoint, p_box),
+            hint = format('Declare it under spec.%ses of the resource and run the migration, or correct the name.', p_box);
     end if;
     perform pg_current_xact_id();
     for i in 1 .. n loop
         s := slots[i];
-        perform check_slot(i - 1, s);
+        if not deliveries then perform check_slot(i - 1, s); end if;   -- a delivery was checked when it was received
         s.tenant := case when btrim(coalesce(s.tenant, '')) = '' then '' else s.tenant end;
         s.content_type := coalesce(s.content_type, case when s.payload is null then 'application/octet-stream' else 'application/json' end);
         if s.delay is not null then s.available_at := clock_timestamp() + s.delay; end if;
@@ -209,7 +224,12 @@ begin
         open := coalesce(open, open_bucket());
         select * into seen from remember(open, p_endpoint, s.tenant, case when by_key then s.key end, ids[i], digests[i], positions[i], began);
         continue when seen.message_id is null and seen.position is null;
-        if seen.digest <> digests[i] then
+        if seen.digest <> digests[i] and deliveries then
+            if keep_conflicts then perform quarantine(p_endpoint, ids[i], s, digests[i], format('%s; remembered since %s with digest %s, this one has %s',
+                case when by_key then format('key %L', s.key) else 'same message id' end, seen.first_seen_at, encode(seen.digest, 'hex'), encode(digests[i], 'hex')));
+            end if;
+            receipts[i] := row(i - 1, ids[i], 'Conflict', seen.position, seen.first_seen_at);
+        elsif seen.digest <> digests[i] then
             raise exception using errcode = 'PR002', message = format('%s %L was stored before with another meaning (type, content type or payload differ)',
                 case when by_key then 'key' else 'message id' end, case when by_key then s.key else s.message_id end),
                 detail = format('slot %s, stored %s', i - 1, seen.first_seen_at), hint = 'A new intent needs a new identity.';
@@ -217,35 +237,51 @@ begin
             raise exception using errcode = 'PR001', message = format('%s %L was stored before',
                 case when by_key then 'key' else 'message id' end, case when by_key then s.key else s.message_id end),
                 detail = format('slot %s, message %s, stored %s', i - 1, coalesce(seen.message_id, ids[i]), seen.first_seen_at);
+        else
+            receipts[i] := row(i - 1, coalesce(seen.message_id, ids[i]), 'Already' || stored, seen.position, seen.first_seen_at);
         end if;
-        receipts[i] := row(i - 1, coalesce(seen.message_id, ids[i]), 'AlreadyEnqueued', seen.position, seen.first_seen_at);
         if not by_key and s.key is not null then   -- the key is new, but the message is not: it names the first one
-            update idempotency_key k set message_id = coalesce(seen.message_id, ids[i]), position = seen.position, first_seen_at = seen.first_seen_at
+            update idempotency_key k set message_id = coalesce(seen.message_id, ids[i]), position = seen.position, first_seen_at = seen.first_seen_at, digest = seen.digest
             where k.bucket = open and k.endpoint = p_endpoint and k.tenant = s.tenant and k.key = s.key and k.position = positions[i];
             for j in 1 .. n loop   -- and so do the slots that repeated the key
                 if (receipts[j])."position" = positions[i] then
-                    receipts[j] := row(j - 1, coalesce(seen.message_id, ids[i]), 'AlreadyEnqueued', seen.position, seen.first_seen_at);
+                    receipts[j] := row(j - 1, coalesce(seen.message_id, ids[i]), 'Already' || stored, seen.position, seen.first_seen_at);
                 end if;
             end loop;
         end if;
     end loop;
 
-    insert into outbox (endpoint, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
-        correlation_id, causation_id, traceparent, request_id, foreign_id, idempotency_key, available_at, expires_at)
-    select p_endpoint, 0, pg_current_xact_id(), positions[k], ids[k], t.tenant, t.stream, t.type, t.routing_key, t.content_type, t.headers, t.payload, t.payload_bytes,
-        t.correlation_id, t.causation_id, t.traceparent, t.request_id,
-        case when lower(btrim(t.message_id)) is distinct from ids[k]::text then nullif(btrim(t.message_id), '') end, t.key, t.available_at, t.expires_at
-    from unnest(slots) with ordinality t(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
-        correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at, k)
-    where receipts[k] is null order by k;
+--@ each box
+    if p_box = '@box@' then
+        insert into @box@ (endpoint, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
+            correlation_id, causation_id, traceparent, request_id, foreign_id, idempotency_key, available_at, expires_at)
+        select p_endpoint, null, pg_current_xact_id(), positions[k], ids[k], t.tenant, t.stream, t.type, t.routing_key, t.content_type, t.headers, t.payload, t.payload_bytes,
+            t.correlation_id, t.causation_id, t.traceparent, t.request_id,
+            case when lower(btrim(t.message_id)) is distinct from ids[k]::text then nullif(btrim(t.message_id), '') end, t.key, t.available_at, t.expires_at
+        from unnest(slots) with ordinality t(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
+            correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at, k)
+        where receipts[k] is null order by k;
+    end if;
+--@ end
 
     for i in 1 .. n loop
-        return next coalesce(receipts[i], row(i - 1, ids[i], 'Enqueued', positions[i], began)::receipt);
+        return next coalesce(receipts[i], row(i - 1, ids[i], stored, positions[i], began)::receipt);
     end loop;
 end $$;
 
+-- Keeps a delivery that was refused, once however often it comes, for people to decide about.
+create function quarantine(p_endpoint text, p_message_id uuid, s message_slot, p_digest bytea, p_error text, p_reason text default 'Conflict') returns void
+language plpgsql set search_path from current as $$
+begin
+    insert into dead_letter (endpoint, direction, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
+        correlation_id, causation_id, traceparent, foreign_id, idempotency_key, created_at, reason, error, attempts, digest)
+    values (p_endpoint, 'Inbox', 0, pg_current_xact_id(), nextval('message_position'), p_message_id, s.tenant, s.stream, s.type, s.routing_key, s.content_type, s.headers, s.payload, s.payload_bytes,
+        s.correlation_id, s.causation_id, s.traceparent, s.message_id, s.key, clock_timestamp(), p_reason, left(p_error, 2000), 0, p_digest)
+    on conflict (endpoint, tenant, message_id, reason, digest) where digest is not null do nothing;
+end $$;
+
 -- Refuses a slot that cannot become a message, by the number of the slot and the name of the field.
-create function check_slot(slot int, s outbox_slot) returns void language plpgsql set search_path from current as $$
+create function check_slot(slot int, s message_slot) returns void language plpgsql set search_path from current as $$
 declare
     problem text := case
         when s.type is null or s.type = '' then 'type is missing'
@@ -271,8 +307,8 @@ create function enqueue(endpoint text, type text, payload text, stream text defa
     available_at timestamptz default null, delay interval default null, expires_at timestamptz default null, correlation_id text default null,
     causation_id text default null, traceparent text default null, request_id uuid default null) returns receipt
 language sql security definer set search_path from current as $$
-    select * from put_outbox_messages(endpoint, array[row(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, payload, null,
-        correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at)::outbox_slot])
+    select * from put_messages('outbox', endpoint, array[row(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, payload, null,
+        correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at)::message_slot])
 $$;
 
 create function enqueue(endpoint text, type text, payload jsonb, stream text default null, tenant text default null, message_id text default null,
@@ -280,8 +316,8 @@ create function enqueue(endpoint text, type text, payload jsonb, stream text def
     available_at timestamptz default null, delay interval default null, expires_at timestamptz default null, correlation_id text default null,
     causation_id text default null, traceparent text default null, request_id uuid default null) returns receipt
 language sql security definer set search_path from current as $$
-    select * from put_outbox_messages(endpoint, array[row(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, payload::text, null,
-        correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at)::outbox_slot])
+    select * from put_messages('outbox', endpoint, array[row(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, payload::text, null,
+        correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at)::message_slot])
 $$;
 
 create function enqueue_bytes(endpoint text, type text, payload bytea, stream text default null, tenant text default null, message_id text default null,
@@ -289,8 +325,8 @@ create function enqueue_bytes(endpoint text, type text, payload bytea, stream te
     available_at timestamptz default null, delay interval default null, expires_at timestamptz default null, correlation_id text default null,
     causation_id text default null, traceparent text default null, request_id uuid default null) returns receipt
 language sql security definer set search_path from current as $$
-    select * from put_outbox_messages(endpoint, array[row(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, null, payload,
-        correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at)::outbox_slot])
+    select * from put_messages('outbox', endpoint, array[row(message_id, key, conflict, tenant, stream, type, routing_key, content_type, headers, null, payload,
+        correlation_id, causation_id, traceparent, request_id, available_at, delay, expires_at)::message_slot])
 $$;
 
 -- One text value of a slot; an object or array where text belongs is refused, except for payload, which may be any JSON.
@@ -303,9 +339,9 @@ begin
 end $$;
 
 -- Reads one slot; an unknown key, a wrong type or a value that cannot be read is refused by name.
-create function parse_slot(slot int, message jsonb) returns outbox_slot language plpgsql stable set search_path from current as $$
+create function parse_slot(slot int, message jsonb) returns message_slot language plpgsql stable set search_path from current as $$
 declare
-    s       outbox_slot;
+    s       message_slot;
     field   text;
     unknown text;
 begin
@@ -344,12 +380,14 @@ exception when data_exception then
     raise exception using errcode = 'PR010', message = format('slot %s: %s cannot be read: %s', slot, field, sqlerrm);
 end $$;
 
-create function store_outbox_messages(endpoint text, messages jsonb) returns setof receipt
+--@ each box
+create function store_@box@_messages(endpoint text, messages jsonb) returns setof receipt
 language plpgsql security definer set search_path from current as $$
 begin
     if jsonb_typeof(messages) is distinct from 'array' then
         raise exception using errcode = 'PR010', message = 'messages must be a JSON array';
     end if;
-    return query select * from put_outbox_messages(store_outbox_messages.endpoint,
+    return query select * from put_messages('@box@', store_@box@_messages.endpoint,
         array(select parse_slot((k - 1)::int, m) from jsonb_array_elements(messages) with ordinality t(m, k) order by k));
 end $$;
+--@ end

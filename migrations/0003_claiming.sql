@@ -2,7 +2,7 @@
 
 -- Registers or updates an endpoint. False when a newer generation of the resource wrote it already.
 create function register_endpoint(name text, direction text, ordering text, on_failure text, on_scheduled text, max_message_bytes int,
-    paused boolean, settings jsonb, resource text, generation bigint) returns boolean
+    paused boolean, settings jsonb, resource text, generation bigint, handler text default null, handler_name text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
@@ -15,15 +15,18 @@ begin
     if known.resource = register_endpoint.resource and known.generation > register_endpoint.generation then
         return false;
     end if;
-    insert into endpoint as e (name, direction, ordering, on_failure, on_scheduled, max_message_bytes, paused, settings, resource, generation)
+    insert into endpoint as e (name, direction, ordering, on_failure, on_scheduled, max_message_bytes, paused, settings, resource, generation, handler, handler_name)
     values (register_endpoint.name, register_endpoint.direction, register_endpoint.ordering, register_endpoint.on_failure, register_endpoint.on_scheduled,
-        register_endpoint.max_message_bytes, register_endpoint.paused, register_endpoint.settings, register_endpoint.resource, register_endpoint.generation)
+        register_endpoint.max_message_bytes, register_endpoint.paused, register_endpoint.settings, register_endpoint.resource, register_endpoint.generation,
+        register_endpoint.handler, register_endpoint.handler_name)
     on conflict (name) do update set ordering = excluded.ordering, on_failure = excluded.on_failure, on_scheduled = excluded.on_scheduled,
         max_message_bytes = excluded.max_message_bytes, paused = excluded.paused, settings = excluded.settings, resource = excluded.resource,
-        generation = excluded.generation, written_at = clock_timestamp()
-    where (e.ordering, e.on_failure, e.on_scheduled, e.max_message_bytes, e.paused, e.settings, e.resource, e.generation) is distinct from
-        (excluded.ordering, excluded.on_failure, excluded.on_scheduled, excluded.max_message_bytes, excluded.paused, excluded.settings, excluded.resource, excluded.generation);
-    insert into lease (endpoint, partition) select register_endpoint.name, p from generate_series(0, 63) p on conflict do nothing;
+        generation = excluded.generation, handler = excluded.handler, handler_name = excluded.handler_name, written_at = clock_timestamp()
+    where (e.ordering, e.on_failure, e.on_scheduled, e.max_message_bytes, e.paused, e.settings, e.resource, e.generation, e.handler, e.handler_name) is distinct from
+        (excluded.ordering, excluded.on_failure, excluded.on_scheduled, excluded.max_message_bytes, excluded.paused, excluded.settings, excluded.resource, excluded.generation,
+        excluded.handler, excluded.handler_name);
+    insert into lease (endpoint, partition)
+    select register_endpoint.name, p from generate_series(case register_endpoint.direction when 'Inbox' then -1 else 0 end, 63) p on conflict do nothing;
     return true;
 end $$;
 
@@ -46,6 +49,7 @@ begin
     perform from server where one for update;
     if exists (select from server where system_identifier = here) then return; end if;
     update outbox set xact = '0' where xact <> '0';
+    update inbox set xact = '0' where xact <> '0';
     update deferral set xact = '0' where xact <> '0';
     update lease set low_mark = '0', owner = null, epoch = epoch + 1, suspect = false;
     delete from worker;
@@ -65,9 +69,9 @@ begin
     return i;
 end $$;
 
--- Gives `taker` up to `wanted` partitions that nobody holds, or whose owner's lease has run out. The owner's row is
+-- Gives `taker` up to `wanted` partitions from `lowest` on that nobody holds, or whose owner's lease has run out. The owner's row is
 -- locked and looked at again under the lock, so that a renewal that is on its way wins or is over.
-create function take_partitions(p_endpoint text, taker uuid, wanted int) returns void language plpgsql set search_path from current as $$
+create function take_partitions(p_endpoint text, taker uuid, lowest int, highest int, wanted int) returns void language plpgsql set search_path from current as $$
 declare
     gone uuid[] := array(
         select w.id from worker w
@@ -75,7 +79,8 @@ declare
         for update skip locked);
     free smallint[] := array(
         select l.partition from lease l
-        where l.endpoint = p_endpoint and (l.owner is null or l.owner = any (gone) or not exists (select from worker w where w.id = l.owner))
+        where l.endpoint = p_endpoint and l.partition between lowest and highest
+          and (l.owner is null or l.owner = any (gone) or not exists (select from worker w where w.id = l.owner))
         order by l.partition limit wanted
         for update of l skip locked);
 begin
@@ -86,13 +91,31 @@ begin
       and (l.owner is null or l.owner = any (gone) or not exists (select from worker w where w.id = l.owner));
 end $$;
 
+-- The right to receive for an inbox (partition -1): given up where the worker does not want it, taken where it is free.
+-- Answers its epoch, or null for one who does not have it.
+create function claim_ingress(p_endpoint text, me uuid, wanted boolean) returns bigint language plpgsql set search_path from current as $$
+declare
+    held bigint := (select l.epoch from lease l where l.endpoint = p_endpoint and l.partition = -1 and l.owner = me);
+begin
+    if held is not null and not wanted then
+        update lease l set owner = null where l.endpoint = p_endpoint and l.partition = -1 and l.owner = me;
+        return null;
+    elsif held is null and wanted then
+        perform take_partitions(p_endpoint, me, -1, -1, 1);
+        held := (select l.epoch from lease l where l.endpoint = p_endpoint and l.partition = -1 and l.owner = me);
+    end if;
+    return held;
+end $$;
+
 -- One call of a worker's heart: renews its lease, takes what is free up to its fair share, names what it should hand
 -- over, and answers all it holds, one row per endpoint it asked for.
 --
 -- lease is granted from the database's clock. low_marks is {"endpoint": [[partition, "seen", "new", removals], ...]}; a mark is
 -- only moved from the value the caller has seen. A draining worker passes no endpoints and keeps what it holds.
+-- consumes names the inboxes for which it can receive now; ingress_epoch is the epoch of the right to do so, null for one who
+-- does not have it, and 0 where messages keep no order and everybody may.
 create function claim_work(worker uuid, host text, version text, lease interval, endpoints text[], max_partitions int default null,
-    in_flight jsonb default '{}', low_marks jsonb default '{}')
+    in_flight jsonb default '{}', low_marks jsonb default '{}', consumes text[] default '{}')
 returns table (endpoint text, direction text, partitions smallint[], epochs bigint[], low_marks_now xid8[], removals bigint[], hand_over smallint[],
     suspects smallint[], ingress_epoch bigint, lease_until timestamptz, incarnation uuid)
 language plpgsql security definer set search_path from current as $$
@@ -138,12 +161,12 @@ begin
     end if;
 
     for e in
-        select n.name, n.direction, n.ordering, n.name = any (claim_work.endpoints) as wanted from endpoint n
+        select n.name, n.direction, n.ordering, n.name = any (claim_work.endpoints) as wanted, n.handler is not distinct from 'pull' as pulled from endpoint n
         where n.name = any (claim_work.endpoints) or exists (select from lease l where l.owner = me and l.endpoint = n.name) order by n.name
     loop
-        held := array(select l.partition from lease l where l.endpoint = e.name and l.owner = me order by l.partition);
+        held := array(select l.partition from lease l where l.endpoint = e.name and l.owner = me and l.partition >= 0 order by l.partition);
         share := 0;
-        if e.wanted then
+        if e.wanted and not e.pulled then
             select count(*), count(*) filter (where w.id < me) into fleet, rank from worker w where w.lease_until > clock_timestamp() and e.name = any (w.endpoints);
             share := 64 / fleet + (rank < 64 % fleet)::int;
             if e.ordering = 'Total' then   -- goes whole to whoever holds partition 0
@@ -152,15 +175,16 @@ begin
             end if;
             share := least(share, coalesce(max_partitions, 64));
             if cardinality(held) < share then
-                perform take_partitions(e.name, me, share - cardinality(held));
+                perform take_partitions(e.name, me, 0, 63, share - cardinality(held));
             end if;
         end if;
         return query
             select e.name, e.direction, coalesce(array_agg(l.partition order by l.partition), '{}'), coalesce(array_agg(l.epoch order by l.partition), '{}'),
                 coalesce(array_agg(l.low_mark order by l.partition), '{}'), coalesce(array_agg(l.removals order by l.partition), '{}'),
                 coalesce((array_agg(l.partition order by l.partition))[share + 1 :], '{}'), coalesce(array_agg(l.partition order by l.partition) filter (where l.suspect), '{}'),
-                null::bigint, granted, current_incarnation()
-            from lease l where l.endpoint = e.name and l.owner = me;
+                case when e.direction = 'Inbox' then case when e.ordering = 'None' then 0 else claim_ingress(e.name, me, e.name = any (consumes)) end end,
+                granted, current_incarnation()
+            from lease l where l.endpoint = e.name and l.owner = me and l.partition >= 0;
     end loop;
 end $$;
 

@@ -1,4 +1,4 @@
--- Reading the outbox. Read README.md, "How a message is read", before changing anything here.
+-- Reading outbox and inbox. Read README.md, "How a message is read", before changing anything here.
 
 -- The idle poll: one tiny read. position moves with every message written and every act that frees one.
 -- incarnation is null after a crash of the server, until the next claim.
@@ -11,7 +11,7 @@ begin
 end $$;
 
 -- A row of a fetch; `kind` says what it is.
-create type outbox_fetched as (kind smallint, partition smallint, xact xid8, id bigint, message_id uuid, tenant text, stream text, type text, routing_key text,
+create type fetched as (kind smallint, partition smallint, xact xid8, id bigint, message_id uuid, tenant text, stream text, type text, routing_key text,
     content_type text, headers text, body bytea, correlation_id text, causation_id text, traceparent text, idempotency_key text, created_at timestamptz, expired boolean,
     attempts int, deferrals int, snapshot pg_snapshot, next_due_in float8, incarnation uuid, low_marks xid8[], removals bigint[]);
 
@@ -33,26 +33,29 @@ create type outbox_fetched as (kind smallint, partition smallint, xact xid8, id 
 -- body are reached; those that are skipped have none. deferrals is above 0 where the message has a deferral, if only for its time.
 -- The cursor of a partition is the last row of kind 2 or 4 that was returned.
 --
+-- Without `bodies` the bodies stay where they are: a handler inside the database does not need them here.
+--
 -- Rows after the cursors go out one by one, so that the bytes can be counted: a window function over them costs twice as much
 -- as the rest of the query.
-create function fetch_outbox_batch(endpoint text, partitions smallint[], xacts xid8[], ids bigint[], running xid8[], max_rows int, max_bytes bigint)
-returns setof outbox_fetched language plpgsql stable security definer
+--@ each box
+create function fetch_@box@_batch(endpoint text, partitions smallint[], xacts xid8[], ids bigint[], running xid8[], max_rows int, max_bytes bigint, bodies boolean default true)
+returns setof fetched language plpgsql stable security definer
 set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
-    box      text := fetch_outbox_batch.endpoint;
-    parts    smallint[] := fetch_outbox_batch.partitions;
+    box      text := fetch_@box@_batch.endpoint;
+    parts    smallint[] := fetch_@box@_batch.partitions;
     now_     timestamptz := clock_timestamp();
     mode     text;
     deferred smallint[];
     ended    xid8[];
-    share    int := greatest(16, 2 * max_rows / greatest(1, cardinality(fetch_outbox_batch.partitions)));
+    share    int := greatest(16, 2 * max_rows / greatest(1, cardinality(fetch_@box@_batch.partitions)));
     bytes    bigint := 0;
     n        int;
-    f        outbox_fetched;
+    f        fetched;
 begin
-    select e.ordering into mode from endpoint e where e.name = box and e.direction = 'Outbox';
+    select e.ordering into mode from endpoint e where e.name = box and lower(e.direction) = '@box@';
     if mode is null then
-        raise exception using errcode = 'PR004', message = format('endpoint %L is not an outbox', box);
+        raise exception using errcode = 'PR004', message = format('endpoint %L is not an @box@', box);
     end if;
     deferred := array(select p from unnest(parts) p where exists (select from deferral d where d.endpoint = box and d.partition = p));
     ended := array(select x from unnest(running) x where pg_visible_in_snapshot(x, pg_current_snapshot()));
@@ -69,10 +72,10 @@ begin
     if ended <> '{}' then
         return query
         select 1::smallint, o.partition, o.xact, o.id, o.message_id, o.tenant, o.stream, o.type, o.routing_key, o.content_type, o.headers::text,
-            coalesce(o.payload_bytes, convert_to(o.payload, 'UTF8')), o.correlation_id, o.causation_id, o.traceparent, o.idempotency_key, o.created_at,
+            case when bodies then coalesce(o.payload_bytes, convert_to(o.payload, 'UTF8')) end, o.correlation_id, o.causation_id, o.traceparent, o.idempotency_key, o.created_at,
             coalesce(o.expires_at <= now_, false), 0, 0, null::pg_snapshot, null::float8, null::uuid, null::xid8[], null::bigint[]
         from unnest(parts, xacts) c(p, x) cross join unnest(ended) t(late)
-        cross join lateral (select * from outbox o where o.endpoint = box and o.partition = c.p and o.xact = t.late order by o.id limit max_rows + 1) o
+        cross join lateral (select * from @box@ o where o.endpoint = box and o.partition = c.p and o.xact = t.late order by o.id limit max_rows + 1) o
         where t.late < c.x
           and not (c.p = any (deferred) and (
               exists (select from deferral d where d.endpoint = box and d.partition = o.partition and d.xact = o.xact and d.id = o.id)
@@ -92,7 +95,7 @@ begin
         select case when r.skipped then 4 else 2 end, r.partition, r.xact, r.id, r.message_id,
             case when not r.skipped then r.tenant end, case when not r.skipped then r.stream end, case when not r.skipped then r.type end,
             case when not r.skipped then r.routing_key end, case when not r.skipped then r.content_type end, case when not r.skipped then r.headers::text end,
-            case when not r.skipped then coalesce(r.payload_bytes, convert_to(r.payload, 'UTF8')) end,
+            case when bodies and not r.skipped then coalesce(r.payload_bytes, convert_to(r.payload, 'UTF8')) end,
             r.correlation_id, r.causation_id, r.traceparent, r.idempotency_key, r.created_at, coalesce(r.expires_at <= now_, false),
             coalesce(r.attempts, 0), case when r.due_at is null then 0 else greatest(r.deferrals, 1) end, null, null, null, null, null
         from (
@@ -103,7 +106,7 @@ begin
                         and b.blocking and (b.xact, b.id) < (o.xact, o.id))
                 else false end as skipped
             from unnest(parts, xacts, ids) c(p, x, i)
-            cross join lateral (select * from outbox o where o.endpoint = box and o.partition = c.p and (o.xact, o.id) > (c.x, c.i) order by o.xact, o.id limit share) o
+            cross join lateral (select * from @box@ o where o.endpoint = box and o.partition = c.p and (o.xact, o.id) > (c.x, c.i) order by o.xact, o.id limit share) o
             left join lateral (select d.* from deferral d where c.p = any (deferred) and d.endpoint = box and d.partition = o.partition and d.xact = o.xact and d.id = o.id) d on true
             limit max_rows) r
     loop
@@ -115,14 +118,15 @@ begin
     if deferred <> '{}' then
         return query
         select case when o.id is null then 5 else 3 end::smallint, d.partition, d.xact, d.id, d.message_id, o.tenant, o.stream, o.type, o.routing_key, o.content_type,
-            o.headers::text, coalesce(o.payload_bytes, convert_to(o.payload, 'UTF8')), o.correlation_id, o.causation_id, o.traceparent, o.idempotency_key, o.created_at,
+            o.headers::text, case when bodies then coalesce(o.payload_bytes, convert_to(o.payload, 'UTF8')) end, o.correlation_id, o.causation_id, o.traceparent, o.idempotency_key, o.created_at,
             coalesce(o.expires_at <= now_, false), d.attempts, greatest(d.deferrals, 1), null::pg_snapshot, null::float8, null::uuid, null::xid8[], null::bigint[]
         from unnest(parts, xacts, ids) c(p, x, i)
         cross join lateral (select * from deferral d where d.endpoint = box and d.partition = c.p and d.due_at <= now_ and (d.xact, d.id) <= (c.x, c.i)
             and not exists (select from deferral b where b.endpoint = box and b.partition = d.partition and b.stream_key = d.stream_key and b.blocking and (b.xact, b.id) < (d.xact, d.id))
             order by d.due_at limit share) d
-        left join lateral (select * from outbox o where o.endpoint = box and o.partition = d.partition and o.xact = d.xact and o.id = d.id and o.message_id = d.message_id) o on true
+        left join lateral (select * from @box@ o where o.endpoint = box and o.partition = d.partition and o.xact = d.xact and o.id = d.id and o.message_id = d.message_id) o on true
         where c.p = any (deferred)
         order by d.xact, d.id limit max_rows;
     end if;
 end $$;
+--@ end

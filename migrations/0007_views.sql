@@ -1,11 +1,17 @@
 -- What people look at.
 
+-- The messages of both directions.
+create view message as
+    select o.* from outbox o
+    union all
+    select i.* from inbox i;
+
 -- Messages held back because an earlier one of their stream is deferred.
 create view parked_message as
     select o.endpoint, o.partition, o.xact, o.id, o.message_id, o.tenant, o.stream, h.id as head_id, h.message_id as head_message_id
     from (select distinct on (d.endpoint, d.partition, d.stream_key) d.* from deferral d where d.blocking order by d.endpoint, d.partition, d.stream_key, d.xact, d.id) h
     join endpoint e on e.name = h.endpoint
-    join outbox o on o.endpoint = h.endpoint and o.partition = h.partition and (o.xact, o.id) > (h.xact, h.id) and stream_key(e.ordering, o.tenant, o.stream) = h.stream_key
+    join message o on o.endpoint = h.endpoint and o.partition = h.partition and (o.xact, o.id) > (h.xact, h.id) and stream_key(e.ordering, o.tenant, o.stream) = h.stream_key
     where not exists (select from deferral d where d.endpoint = o.endpoint and d.partition = o.partition and d.xact = o.xact and d.id = o.id);
 
 -- pending counts everything that is not settled and not deferred or parked; in flight is what the workers reported last.
@@ -18,15 +24,14 @@ create view backlog as
         m.oldest as oldest_pending_time, e.paused
     from endpoint e
     cross join lateral (select count(*) as total, (select min(f.created_at) from generate_series(0, 63) s cross join lateral (
-            select o.created_at from outbox o where o.endpoint = e.name and o.partition = s
+            select o.created_at from message o where o.endpoint = e.name and o.partition = s
               and not exists (select from deferral d where d.endpoint = o.endpoint and d.partition = o.partition and d.xact = o.xact and d.id = o.id)
               and not exists (select from deferral d where d.endpoint = o.endpoint and d.partition = o.partition and d.stream_key = stream_key(e.ordering, o.tenant, o.stream)
                   and d.blocking and (d.xact, d.id) < (o.xact, o.id))
             order by o.xact, o.id limit 1) f) as oldest
-        from outbox o where o.endpoint = e.name) m
+        from message o where o.endpoint = e.name) m
     cross join lateral (select count(*) as deferred from deferral d where d.endpoint = e.name) d
-    cross join lateral (select count(*) as parked from parked_message p where p.endpoint = e.name) p
-    where e.direction = 'Outbox';
+    cross join lateral (select count(*) as parked from parked_message p where p.endpoint = e.name) p;
 
 -- The memory by which repeats are recognised; rows is the server's last estimate.
 create view deduplication_memory as
@@ -39,7 +44,7 @@ create view deduplication_memory as
 create view blocked_stream as
     select d.endpoint, o.tenant, o.stream, d.message_id, d.id as position, d.reason, d.error, d.attempts, d.due_at, d.last_failed_at,
         (select count(*) from parked_message p where p.endpoint = d.endpoint and p.partition = d.partition and p.head_id = d.id) as parked
-    from deferral d join outbox o on o.endpoint = d.endpoint and o.partition = d.partition and o.xact = d.xact and o.id = d.id
+    from deferral d join message o on o.endpoint = d.endpoint and o.partition = d.partition and o.xact = d.xact and o.id = d.id
     where d.blocking and not exists (select from deferral b where b.endpoint = d.endpoint and b.partition = d.partition and b.stream_key = d.stream_key
         and b.blocking and (b.xact, b.id) < (d.xact, d.id));
 
@@ -63,13 +68,15 @@ declare
     e     record;
     p     int;
     m     record;
+    done  text;
     found_any boolean := false;
     looked int := 0;
 begin
-    for e in select * from endpoint where direction = 'Outbox' order by name loop
+    for e in select * from endpoint order by name loop
+        done := case e.direction when 'Outbox' then 'published' else 'handled' end;
         for p in 0 .. 63 loop
             if clock_timestamp() > stop then
-                return next format('Stopped looking after 2 seconds and %s partitions; there may be more to find. Ask again when the backlog is smaller, or query table outbox by endpoint and partition.', looked);
+                return next format('Stopped looking after 2 seconds and %s partitions; there may be more to find. Ask again when the backlog is smaller, or query the tables outbox and inbox by endpoint and partition.', looked);
                 return;
             end if;
             looked := looked + 1;
@@ -77,7 +84,7 @@ begin
                 select o.*, d.due_at, d.attempts, d.reason, d.error, d.blocking, l.owner, w.host, coalesce(w.lease_until > clock_timestamp(), false) as alive,
                     (select b.message_id from deferral b where b.endpoint = o.endpoint and b.partition = o.partition and b.stream_key = stream_key(e.ordering, o.tenant, o.stream)
                         and b.blocking and (b.xact, b.id) < (o.xact, o.id) order by b.xact, b.id limit 1) as head
-                from outbox o
+                from message o
                 left join deferral d on d.endpoint = o.endpoint and d.partition = o.partition and d.xact = o.xact and d.id = o.id
                 left join lease l on l.endpoint = o.endpoint and l.partition = o.partition
                 left join worker w on w.id = l.owner
@@ -85,21 +92,22 @@ begin
                     and (explain_message.tenant is null or o.tenant = explain_message.tenant)
             loop
                 found_any := true;
-                return next format('Message %s is in outbox %L (partition %s, position %s): %s', m.message_id, e.name, m.partition, m.id, case
-                    when e.paused then 'the endpoint is paused; it will be published after the endpoint is resumed.'
-                    when m.due_at is not null and m.reason = 'Scheduled' then format('scheduled; it will be published from %s on.', m.due_at)
+                return next format('Message %s is in %s %L (partition %s, position %s): %s', m.message_id, lower(e.direction), e.name, m.partition, m.id, case
+                    when e.paused then 'the endpoint is paused; it will be ' || done || ' after the endpoint is resumed.'
+                    when m.due_at is not null and m.reason = 'Scheduled' then format('scheduled; it will be %s from %s on.', done, m.due_at)
                     when m.due_at is not null then format('deferred after %s counted failures (%s: %s); it will be tried again at %s.', m.attempts, m.reason, coalesce(m.error, 'no detail'), m.due_at)
-                    when m.head is not null then format('parked behind message %s of its stream, which is deferred; it will be published after that one is settled.', m.head)
+                    when m.head is not null then format('parked behind message %s of its stream, which is deferred; it will be %s after that one is settled.', m.head, done)
+                    when e.handler = 'pull' then 'waiting for an application to take it with take_inbox.'
                     when m.owner is null or not m.alive then 'waiting for a worker; no living worker holds its partition. Start one, or look at the view lease_holder.'
-                    else format('waiting to be published, or being published now, by worker %s on %s.', m.owner, m.host) end);
+                    else format('waiting to be %s, or being %s now, by worker %s on %s.', done, done, m.owner, m.host) end);
             end loop;
         end loop;
     end loop;
     for m in select * from dead_letter d where d.message_id = message_id_of(d.endpoint, asked) and (explain_message.tenant is null or d.tenant = explain_message.tenant) order by d.dead_letter_id loop
         found_any := true;
-        return next format('Message %s of outbox %L was given up at %s after %s counted failures: %s (%s). It is kept in dead_letter.', m.message_id, m.endpoint, m.buried_at, m.attempts, m.reason, coalesce(m.error, 'no detail'));
+        return next format('Message %s of %s %L was given up at %s after %s counted failures: %s (%s). It is kept in dead_letter.', m.message_id, lower(m.direction), m.endpoint, m.buried_at, m.attempts, m.reason, coalesce(m.error, 'no detail'));
     end loop;
     if not found_any then
-        return next format('No message %s is waiting or given up in this schema: it was published and settled, never committed, or its id is wrong.', asked);
+        return next format('No message %s is waiting or given up in this schema: it was published or handled, never committed, or its id is wrong.', asked);
     end if;
 end $$;

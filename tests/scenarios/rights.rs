@@ -12,27 +12,54 @@ use uuid::Uuid;
 use crate::sql::{PATIENCE, Schema, login, one, refused, rows, run, write_one};
 
 /// Functions that applications may call, by name.
-const FOR_APPLICATIONS: [&str; 5] = [
+const FOR_APPLICATIONS: [&str; 9] = [
+    "complete_inbox",
     "enqueue",
     "enqueue_bytes",
     "explain_message",
+    "fail_inbox",
     "new_message_id",
+    "store_inbox_messages",
     "store_outbox_messages",
+    "take_inbox",
 ];
-const FOR_WORKERS: [&str; 13] = [
+/// What a handler enqueues is written by the worker that runs it: it may write what applications may.
+const FOR_WORKERS: [&str; 25] = [
     "bury_messages",
     "claim_work",
+    "clear_handled",
+    "complete_inbox_handled",
     "complete_outbox_published",
     "defer_messages",
     "deregister_worker",
+    "enqueue",
+    "enqueue_bytes",
     "explain_message",
+    "fetch_inbox_batch",
     "fetch_outbox_batch",
+    "hold_partitions",
+    "inbox_handler",
+    "new_message_id",
     "perform_maintenance",
     "poll_outbox",
     "register_endpoint",
     "register_retention",
     "release_work",
+    "run_inbox_handler",
+    "store_inbox_messages",
+    "store_outbox_messages",
     "stream_key",
+    "take_inbox_message",
+];
+/// What a plain INSERT needs.
+const WRITES: [&str; 7] = [
+    "insert outbox",
+    "usage message_position",
+    "usage schema",
+    "select column endpoint.name",
+    "select column endpoint.direction",
+    "select column endpoint.ordering",
+    "select column endpoint.max_message_bytes",
 ];
 const FOR_READERS: [&str; 2] = ["explain_message", "stream_key"];
 const TO_LOOK_AT: [&str; 8] = [
@@ -57,7 +84,7 @@ const MATRIX: &str = "
         where c.relnamespace = 'postroom'::regnamespace and c.relkind = 'S' and has_sequence_privilege($1, c.oid, verb)
     union select 'execute ' || p.proname from pg_proc p where p.pronamespace = 'postroom'::regnamespace and has_function_privilege($1, p.oid, 'execute')
     union select verb || ' schema' from unnest(array['usage', 'create']) verb where has_schema_privilege($1, 'postroom', verb)
-    union select 'usage type ' || t.typname from pg_type t where t.typnamespace = 'postroom'::regnamespace and t.typname in ('receipt', 'outbox_slot') and has_type_privilege($1, t.oid, 'usage')";
+    union select 'usage type ' || t.typname from pg_type t where t.typnamespace = 'postroom'::regnamespace and t.typname in ('receipt', 'message_slot', 'fetched') and has_type_privilege($1, t.oid, 'usage')";
 
 fn expected(role: &str) -> BTreeSet<String> {
     let execute = |names: &[&str]| {
@@ -69,25 +96,14 @@ fn expected(role: &str) -> BTreeSet<String> {
     let select = TO_LOOK_AT.map(|name| format!("select {name}"));
     let usage = "usage schema".to_owned();
     match role {
-        "app" => {
-            let more = [
-                "insert outbox",
-                "usage message_position",
-                "usage schema",
-                "select column endpoint.name",
-                "select column endpoint.direction",
-                "select column endpoint.ordering",
-                "select column endpoint.max_message_bytes",
-            ];
-            execute(&FOR_APPLICATIONS)
-                .into_iter()
-                .chain(more.map(str::to_owned))
-                .collect()
-        }
+        "app" => execute(&FOR_APPLICATIONS)
+            .into_iter()
+            .chain(WRITES.map(str::to_owned))
+            .collect(),
         "worker" => execute(&FOR_WORKERS)
             .into_iter()
             .chain(select)
-            .chain([usage])
+            .chain(WRITES.map(str::to_owned))
             .collect(),
         "reader" => execute(&FOR_READERS)
             .into_iter()
@@ -146,6 +162,8 @@ async fn what_a_login_has_no_right_to_is_refused() -> Result<()> {
     let receipt = write_one(&mut admin, "enqueue('orders', 'a', 'secret', key => 'K')").await?;
     let everybody = [
         "select * from postroom.outbox",
+        "select * from postroom.inbox",
+        "select * from postroom.message",
         "delete from postroom.outbox",
         "update postroom.outbox set payload = 'x'",
         "truncate postroom.outbox",
@@ -159,7 +177,7 @@ async fn what_a_login_has_no_right_to_is_refused() -> Result<()> {
         "create table postroom.mine ()",
         "drop schema postroom cascade",
         "select postroom.adopt_server()",
-        "select postroom.put_outbox_messages('orders', '{}')",
+        "select postroom.put_messages('outbox', 'orders', '{}')",
         "select postroom.turn_ring()",
         "select * from postroom.parked_message",
         "alter table postroom.outbox disable trigger fill",
@@ -167,6 +185,8 @@ async fn what_a_login_has_no_right_to_is_refused() -> Result<()> {
     let workers_only = [
         "select postroom.claim_work(gen_random_uuid(), 'h', 'v', '5 s', '{orders}')",
         "select * from postroom.fetch_outbox_batch('orders', '{0}', '{0}', '{0}', '{}', 1, 1)",
+        "select * from postroom.fetch_inbox_batch('payments', '{0}', '{0}', '{0}', '{}', 1, 1)",
+        "select postroom.take_inbox_message('payments', 0::smallint, '0', 0, gen_random_uuid())",
         "select postroom.perform_maintenance()",
         "select postroom.register_endpoint('evil', 'Outbox', 'None', 'Skip', 'Hold', 1, false, '{}', '', 1)",
         "select * from postroom.poll_outbox()",
@@ -177,6 +197,10 @@ async fn what_a_login_has_no_right_to_is_refused() -> Result<()> {
         "select postroom.store_outbox_messages('orders', '[]')",
         "select nextval('postroom.message_position')",
     ];
+    let takers_only = [
+        "select postroom.take_inbox('payments')",
+        "select postroom.complete_inbox('payments', '{}')",
+    ];
     let lookers_only = [
         "select * from postroom.backlog",
         "select * from postroom.setting",
@@ -184,7 +208,7 @@ async fn what_a_login_has_no_right_to_is_refused() -> Result<()> {
     ];
     for (role, more) in [
         ("app", [&workers_only[..], &lookers_only]),
-        ("worker", [&writers_only[..], &[]]),
+        ("worker", [&takers_only[..], &[]]),
         ("reader", [&workers_only[..], &writers_only]),
     ] {
         let (_, mut session) = login(server, &schema.database, role).await?;

@@ -84,7 +84,7 @@ const STATES: [(&str, &str, &[&str]); 8] = [
         "NOBODY",
         &[
             "No message NOBODY",
-            "published and settled, never committed, or its id is wrong",
+            "published or handled, never committed, or its id is wrong",
         ],
     ),
 ];

@@ -161,7 +161,7 @@ pub enum IdentitySource {
     MessageId,
     /// A header.
     Header,
-    /// The id of the CloudEvent.
+    /// The id of the `CloudEvent`.
     CloudEventId,
     /// The digest of the body.
     PayloadSha256,

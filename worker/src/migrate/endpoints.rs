@@ -2,7 +2,8 @@
 //!
 //! Invariant: the settings of an older generation never replace those of a newer one; the functions in the database see to it.
 
-use postroom_crds::worker_config::{OutboxConfig, WorkerConfig};
+use postroom_crds::worker_config::{InboxConfig, OutboxConfig, WorkerConfig};
+use serde::Serialize;
 use sqlx::types::Json;
 use sqlx::{Executor, Row};
 
@@ -10,8 +11,12 @@ use super::script::{identifier, literal};
 use crate::database::Link;
 
 /// $1 settings, $2 paused, $3 resource, $4 generation. The words of the resource are those of the table.
-const ENDPOINT: &str = "select @schema@.register_endpoint(s ->> 'name', 'Outbox', s #>> '{ordering,mode}', s #>> '{ordering,onFailure}', \
+const OUTBOX_TEXT: &str = "select @schema@.register_endpoint(s ->> 'name', 'Outbox', s #>> '{ordering,mode}', s #>> '{ordering,onFailure}', \
     s #>> '{ordering,onScheduled}', (s #>> '{delivery,maxMessageBytes}')::int, $2, s, $3, $4) from (select $1::jsonb) t(s)";
+/// The same for an inbox.
+const INBOX_TEXT: &str = "select @schema@.register_endpoint(s ->> 'name', 'Inbox', s #>> '{ordering,mode}', s #>> '{ordering,onFailure}', \
+    s #>> '{ordering,onScheduled}', (s #>> '{consumer,maxMessageBytes}')::int, $2, s, $3, $4, (select min(k) from jsonb_object_keys(s -> 'handler') k), \
+    s #>> '{handler,sqlFunction,name}') from (select $1::jsonb) t(s)";
 /// $1 and $2 are seconds.
 const RETENTION: &str = "select @schema@.register_retention(trim_scale(round($1::bigint / 86400.0, 9)), trim_scale(round($2::bigint / 86400.0, 9)))";
 
@@ -21,11 +26,11 @@ pub(super) async fn register(
     config: &WorkerConfig,
 ) -> Result<Vec<String>, sqlx::Error> {
     let mut left = Vec::new();
-    for outbox in in_order(config) {
+    for endpoint in in_order(config) {
         let query = link
-            .query(ENDPOINT)
-            .bind(Json(outbox.clone()))
-            .bind(is_paused(config, outbox))
+            .query(endpoint.text())
+            .bind(Json(endpoint))
+            .bind(config.paused || endpoint.is_paused())
             .bind(resource(config))
             .bind(config.generation);
         if !link
@@ -34,7 +39,7 @@ pub(super) async fn register(
             .await?
             .try_get::<bool, _>(0)?
         {
-            left.push(outbox.name.clone());
+            left.push(endpoint.name().to_owned());
         }
     }
     let query = link
@@ -52,14 +57,15 @@ pub(super) fn as_text(config: &WorkerConfig) -> String {
         .replace("@schema@", &schema)
         .replace("$1", &config.retention.deduplication_seconds.to_string())
         .replace("$2", &config.retention.dead_seconds.to_string());
-    let endpoints = in_order(config).into_iter().map(|outbox| {
+    let endpoints = in_order(config).into_iter().map(|endpoint| {
         // The settings last: they may hold anything.
-        ENDPOINT
+        endpoint
+            .text()
             .replace("@schema@", &schema)
-            .replace("$2", &is_paused(config, outbox).to_string())
+            .replace("$2", &(config.paused || endpoint.is_paused()).to_string())
             .replace("$3", &literal(&resource(config)))
             .replace("$4", &config.generation.to_string())
-            .replace("$1", &literal(&serde_json::json!(outbox).to_string()))
+            .replace("$1", &literal(&serde_json::json!(endpoint).to_string()))
     });
     endpoints
         .chain([retention])
@@ -67,15 +73,45 @@ pub(super) fn as_text(config: &WorkerConfig) -> String {
         .collect()
 }
 
-/// The same order everywhere, so that workers that start together do not wait for each other in a circle.
-fn in_order(config: &WorkerConfig) -> Vec<&OutboxConfig> {
-    let mut outboxes: Vec<_> = config.outboxes.iter().collect();
-    outboxes.sort_unstable_by_key(|outbox| &outbox.name);
-    outboxes
+/// An outbox or an inbox.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+enum Endpoint<'a> {
+    Outbox(&'a OutboxConfig),
+    Inbox(&'a InboxConfig),
 }
 
-fn is_paused(config: &WorkerConfig, outbox: &OutboxConfig) -> bool {
-    config.paused || outbox.paused
+impl Endpoint<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Self::Outbox(outbox) => &outbox.name,
+            Self::Inbox(inbox) => &inbox.name,
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        match self {
+            Self::Outbox(outbox) => outbox.paused,
+            Self::Inbox(inbox) => inbox.paused,
+        }
+    }
+
+    fn text(&self) -> &'static str {
+        match self {
+            Self::Outbox(_) => OUTBOX_TEXT,
+            Self::Inbox(_) => INBOX_TEXT,
+        }
+    }
+}
+
+/// The same order everywhere, so that workers that start together do not wait for each other in a circle.
+fn in_order(config: &WorkerConfig) -> Vec<Endpoint<'_>> {
+    let outboxes = config.outboxes.iter().map(Endpoint::Outbox);
+    let mut all: Vec<_> = outboxes
+        .chain(config.inboxes.iter().map(Endpoint::Inbox))
+        .collect();
+    all.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+    all
 }
 
 fn resource(config: &WorkerConfig) -> String {

@@ -24,7 +24,7 @@ macro_rules! migration {
 }
 
 /// All migrations, oldest first.
-pub const MIGRATIONS: [Migration; 7] = [
+pub const MIGRATIONS: [Migration; 8] = [
     migration!(1, "tables", "0001_tables.sql"),
     migration!(2, "writers", "0002_writers.sql"),
     migration!(3, "claiming", "0003_claiming.sql"),
@@ -32,6 +32,7 @@ pub const MIGRATIONS: [Migration; 7] = [
     migration!(5, "settling", "0005_settling.sql"),
     migration!(6, "upkeep", "0006_upkeep.sql"),
     migration!(7, "views", "0007_views.sql"),
+    migration!(8, "inbox", "0008_inbox.sql"),
 ];
 
 /// Who may do what; applied anew after every migration.

@@ -19,7 +19,7 @@ const NO_RIGHTS: &str = "revoke all on schema @schema@ from public;
 revoke all on all tables in schema @schema@ from public;
 revoke all on all functions in schema @schema@ from public;
 revoke all on all sequences in schema @schema@ from public;
-revoke all on type receipt, outbox_slot from public;
+revoke all on type receipt, message_slot, fetched, inbox_message from public;
 ";
 
 /// One transaction.
@@ -177,7 +177,7 @@ comment on table schema_version is 'The migrations that are applied, each with t
     }
 
     fn fill(&self, text: &str) -> String {
-        let text = text
+        let text = for_each_box(text)
             .replace("@schema@", &identifier(self.schema))
             .replace("@owner@", &identifier(self.owner));
         match self.names {
@@ -188,6 +188,24 @@ comment on table schema_version is 'The migrations that are applied, each with t
                 .replace("@reader@", &identifier(&names.reader)),
         }
     }
+}
+
+/// The two kinds of boxes, with the word for a message that is through.
+const BOXES: [(&str, &str); 2] = [("outbox", "published"), ("inbox", "handled")];
+
+/// Repeats what stands between the lines `--@ each box` and `--@ end` for outbox and inbox: twins that must not drift apart.
+fn for_each_box(text: &str) -> String {
+    let mut whole = String::with_capacity(2 * text.len());
+    let mut rest = text;
+    while let Some((before, block)) = rest.split_once("--@ each box\n") {
+        let (block, after) = block.split_once("--@ end\n").unwrap_or((block, ""));
+        whole.push_str(before);
+        for (name, done) in BOXES {
+            whole.push_str(&block.replace("@box@", name).replace("@done@", done));
+        }
+        rest = after;
+    }
+    whole + rest
 }
 
 /// Everything for an empty database, in the form that psql takes.
