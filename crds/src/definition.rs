@@ -19,6 +19,15 @@ pub fn inbox_outbox() -> Result<CustomResourceDefinition, serde_json::Error> {
     serde_json::from_value(definition)
 }
 
+/// A definition as text. Half of it would be spaces, were it indented by two at each level.
+pub fn yaml(definition: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
+    let options = serde_saphyr::ser_options! { indent_step: 1 };
+    let text = serde_saphyr::to_string_with_options(definition, options)?;
+    // An entry of a list that is an object begins on the next line, and leaves a space behind.
+    let lines = text.lines().map(|line| format!("{}\n", line.trim_end()));
+    Ok(lines.collect())
+}
+
 /// Brings a schema and everything in it to the form that this module promises.
 fn settle(value: &mut Value) {
     match value {
@@ -43,6 +52,10 @@ fn sorted(map: Map<String, Value>) -> Map<String, Value> {
 fn settle_schema(schema: &mut Map<String, Value>) {
     if schema.get("nullable") == Some(&Value::Bool(true)) {
         schema.remove("nullable");
+    }
+    // A cluster takes no such word; it drops what it does not know.
+    if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
+        schema.remove("additionalProperties");
     }
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = text.split('\n').collect::<Vec<_>>().join(" ");

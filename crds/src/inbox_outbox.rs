@@ -78,6 +78,10 @@ pub const KIND: &str = "InboxOutbox";
     feature = "kube",
     x_kube(
         validation = kube::core::Rule::new("self.outboxes.all(o, has(o.transport) ? self.transports.exists(t, t.name == o.transport) : size(self.transports) == 1)").message("every `transport` of an outbox must be the name of one of the `transports`; it may be left out where there is one"),
+        validation = kube::core::Rule::new("self.inboxes.all(i, has(i.transport) ? self.transports.exists(t, t.name == i.transport) : size(self.transports) == 1)").message("every `transport` of an inbox must be the name of one of the `transports`; it may be left out where there is one"),
+        validation = kube::core::Rule::new("size(self.outboxes) + size(self.inboxes) > 0").message("`outboxes` and `inboxes` are empty, but there must be at least one outbox or inbox"),
+        validation = kube::core::Rule::new("!self.inboxes.exists(i, self.outboxes.exists(o, o.name == i.name))").message(kube::core::Message::Expression(r#""`inboxes` has the name '" + self.inboxes.filter(i, self.outboxes.exists(o, o.name == i.name))[0].name + "' but no name may be in `outboxes` too""#.to_owned())),
+        validation = kube::core::Rule::new("self.inboxes.all(i, !has(i.handler.sqlFunction) || i.handler.sqlFunction.timeoutSeconds + 5 <= self.workers.terminationGracePeriodSeconds)").message(kube::core::Message::Expression(r#""every `sqlFunction.timeoutSeconds` must be at least 5 less than `workers.terminationGracePeriodSeconds`, which is " + string(self.workers.terminationGracePeriodSeconds)"#.to_owned())),
         validation = kube::core::Rule::new("self.outboxes.all(o, o.delivery.confirmTimeoutSeconds < self.workers.leaseSeconds)").message("every `delivery.confirmTimeoutSeconds` must be less than `workers.leaseSeconds`"),
         validation = kube::core::Rule::new("self.database.pool.poolerMode != 'Transaction' || has(self.database.migrationSecretRef) || self.migrations.policy == 'Disabled'").message("`database.migrationSecretRef` must be given where `database.pool.poolerMode` is 'Transaction' and `migrations.policy` is not 'Disabled'")
     )

@@ -148,6 +148,8 @@ pub const SCHEMA_PATTERN: &str = "^[a-z_][a-z0-9_]*$";
 pub const FUNCTION_PATTERN: &str = r"^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$";
 /// A template of routing keys; [`crate::routing_key`] reads it.
 pub const ROUTING_KEY_PATTERN: &str = r"^([^{}]|\{(type|stream|tenant|header\.[^{}]+)\})*$";
+/// Something besides spaces.
+pub const NOT_BLANK_PATTERN: &str = "[^ ]";
 /// A host name or an address; nothing that would end the host part of a URL.
 pub const HOST_PATTERN: &str = r"^[-._:a-zA-Z0-9]+$";
 /// A quantity of processors or memory.

@@ -6,12 +6,14 @@
 mod checker;
 mod configuration;
 mod endpoint;
+mod endpoints;
 mod fleet;
+mod form;
+mod inbox;
 
 use crate::inbox_outbox::InboxOutboxSpec;
 use crate::inbox_outbox::database::{Connection, Database, PoolerMode};
 use crate::inbox_outbox::migrations::MigrationPolicy;
-use crate::inbox_outbox::outbox::Outbox;
 use crate::inbox_outbox::reference::{SecretRef, Tls, TlsMode};
 use crate::inbox_outbox::transport::Transport;
 use crate::limits;
@@ -20,7 +22,6 @@ use crate::problem::{Problem, shown};
 use crate::retention;
 use crate::worker_config::WorkerConfig;
 use checker::Checker;
-use endpoint::Endpoint;
 
 /// Everything wrong with `manifest`; empty if nothing is.
 pub fn manifest(manifest: &Manifest) -> Vec<Problem> {
@@ -30,7 +31,7 @@ pub fn manifest(manifest: &Manifest) -> Vec<Problem> {
     database(&mut checker, &spec.database);
     pooler(&mut checker, spec);
     transports(&mut checker, &spec.transports);
-    outboxes(&mut checker, spec);
+    endpoints::endpoints(&mut checker, spec);
     durations(&mut checker, spec);
     fleet::migrations(&mut checker, &spec.migrations);
     fleet::workers(&mut checker, &spec.workers);
@@ -117,52 +118,6 @@ fn transports(checker: &mut Checker, transports: &[Transport]) {
             rabbitmq.heartbeat_seconds,
             limits::HEARTBEAT_SECONDS,
         );
-    }
-}
-
-fn outboxes(checker: &mut Checker, spec: &InboxOutboxSpec) {
-    checker.count("spec.outboxes", spec.outboxes.len(), limits::OUTBOXES);
-    let names = spec.outboxes.iter().map(|outbox| outbox.name.as_str());
-    checker.unique("spec.outboxes", names);
-    for (index, outbox) in spec.outboxes.iter().enumerate() {
-        let path = format!("spec.outboxes[{index}]");
-        chosen_transport(
-            checker,
-            &format!("{path}.transport"),
-            outbox,
-            &spec.transports,
-        );
-        let endpoint = Endpoint::from(outbox);
-        endpoint.check(checker, &path);
-        checker.less(
-            &format!("{path}.delivery.confirmTimeoutSeconds"),
-            outbox.delivery.confirm_timeout_seconds,
-            "spec.workers.leaseSeconds",
-            spec.workers.lease_seconds,
-        );
-    }
-}
-
-fn chosen_transport(checker: &mut Checker, path: &str, outbox: &Outbox, transports: &[Transport]) {
-    // No transports, or one without a name, is reported where it stands; until that is mended no
-    // name can be looked up.
-    let named = |transport: &Transport| !transport.name.is_empty();
-    if transports.is_empty() || !transports.iter().all(named) {
-        return;
-    }
-    match &outbox.transport {
-        Some(name) => checker.refers(path, name, transports.iter().map(|t| t.name.as_str())),
-        None if transports.len() > 1 => {
-            let names: Vec<_> = transports.iter().map(|t| shown(&t.name)).collect();
-            checker.refuse(
-                path,
-                format!(
-                    "is left out but must be given where there are several transports: one of {}",
-                    names.join(", ")
-                ),
-            );
-        }
-        None => {}
     }
 }
 

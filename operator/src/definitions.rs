@@ -9,7 +9,7 @@ use crate::cli::Failure;
 /// The definitions as YAML, ready to be applied.
 pub fn yaml() -> Result<String, Failure> {
     let definition = definition::inbox_outbox().map_err(|e| Failure::Render(e.to_string()))?;
-    serde_saphyr::to_string(&definition).map_err(|e| Failure::Render(e.to_string()))
+    definition::yaml(&definition).map_err(|e| Failure::Render(e.to_string()))
 }
 
 /// The definitions as a template of the Helm chart, behind the switches `crds.enabled` and `crds.keep`.
@@ -32,8 +32,8 @@ const OPENING: &str = "\
 ";
 const KEEP: &str = "  \
   {{- if .Values.crds.keep }}
-  annotations:
-    helm.sh/resource-policy: keep
+ annotations:
+  helm.sh/resource-policy: keep
   {{- end }}
 ";
 const CLOSING: &str = "{{- end }}\n";

@@ -107,10 +107,13 @@ impl de::Error for Misfit {
     }
 
     fn unknown_field(_field: &str, expected: &'static [&'static str]) -> Self {
-        Self::unplaced(format!(
-            "is not a known field; allowed here are {}",
-            listed(expected)
-        ))
+        Self::unplaced(match expected {
+            [] => "is not a known field; none are allowed here".to_owned(),
+            _ => format!(
+                "is not a known field; allowed here are {}",
+                listed(expected)
+            ),
+        })
     }
 
     fn missing_field(field: &'static str) -> Self {

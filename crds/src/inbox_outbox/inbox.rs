@@ -251,9 +251,9 @@ pub struct Tenant {
     #[cfg_attr(feature = "kube", schemars(range(min = limits::SEGMENT.min, max = limits::SEGMENT.max)))]
     pub segment: Option<u32>,
 
-    /// The tenant of all messages. Only with `Static`.
+    /// The tenant of all messages; spaces alone are none. Only with `Static`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "kube", schemars(length(min = 1, max = limits::SHORT_STRING_BYTES)))]
+    #[cfg_attr(feature = "kube", schemars(length(min = 1, max = limits::SHORT_STRING_BYTES), regex(pattern = limits::NOT_BLANK_PATTERN)))]
     pub value: Option<String>,
 
     /// Whether a message without one is refused as `identity.onMissing` says.

@@ -11,6 +11,7 @@ use crate::inbox_outbox::workers::{Amounts, DisruptionBudget, Resources, Workers
 
 const FULL: &str = include_str!("../../examples/full.yaml");
 const SMALLEST: &str = include_str!("../../examples/smallest.yaml");
+const SMALLEST_INBOX: &str = include_str!("../../examples/smallest-inbox.yaml");
 
 /// What is wrong with `text`.
 pub(crate) fn sentences(text: &str) -> Vec<String> {
@@ -49,6 +50,7 @@ pub(crate) fn assert_each(cases: &[(&str, Value, &str)]) {
 fn the_examples_are_accepted() {
     assert_eq!(sentences(FULL), [""; 0]);
     assert_eq!(sentences(SMALLEST), [""; 0]);
+    assert_eq!(sentences(SMALLEST_INBOX), [""; 0]);
 }
 
 #[test]
@@ -222,6 +224,12 @@ fn a_missing_field_is_named_by_its_own_path() {
         ("/spec/transports/0/name", "spec.transports[0].name"),
         ("/spec/outboxes/1/name", "spec.outboxes[1].name"),
         ("/spec/outboxes/1/exchange", "spec.outboxes[1].exchange"),
+        ("/spec/inboxes/0/queue", "spec.inboxes[0].queue"),
+        ("/spec/inboxes/0/handler", "spec.inboxes[0].handler"),
+        (
+            "/spec/inboxes/0/handler/sqlFunction/name",
+            "spec.inboxes[0].handler.sqlFunction.name",
+        ),
     ] {
         assert_eq!(
             remove(pointer),
@@ -234,9 +242,14 @@ fn a_missing_field_is_named_by_its_own_path() {
 fn an_unknown_field_is_refused_with_the_allowed_ones() {
     assert_each(&[
         (
-            "/spec/inboxes",
+            "/spec/mailboxes",
             json!([]),
-            "`spec.inboxes` is not a known field; allowed here are `paused`, `database`, `transports`, `outboxes`, `retention`, `migrations`, `workers`",
+            "`spec.mailboxes` is not a known field; allowed here are `paused`, `database`, `transports`, `outboxes`, `inboxes`, `retention`, `migrations`, `workers`",
+        ),
+        (
+            "/spec/inboxes/1/handler/pull/leaseSeconds",
+            json!(30),
+            "`spec.inboxes[1].handler.pull.leaseSeconds` is not a known field; none are allowed here",
         ),
         (
             "/spec/outboxes/1/retry",
@@ -270,7 +283,7 @@ fn metadata_may_carry_what_every_manifest_may() {
 fn everything_wrong_is_reported_together_and_nothing_that_only_follows() {
     let found = broken(|manifest| {
         let spec = &mut manifest["spec"];
-        spec["inboxes"] = json!([]);
+        spec["mailboxes"] = json!([]);
         spec["database"]["secretRef"] = json!("orders-db");
         spec["transports"][1] = json!({"rabbitmq": {"secretRef": {}, "port": 5672}});
         spec["outboxes"][0]["delivery"]["channels"] = json!("two");
@@ -287,7 +300,7 @@ fn everything_wrong_is_reported_together_and_nothing_that_only_follows() {
         [
             "metadata.name",
             "spec.database.secretRef",
-            "spec.inboxes",
+            "spec.mailboxes",
             "spec.outboxes[0].delivery.batchSize",
             "spec.outboxes[0].delivery.channels",
             "spec.outboxes[0].delivery.confirmTimeoutSeconds",

@@ -2,12 +2,14 @@ use serde_json::{Value, json};
 
 use super::Where;
 use crate::inbox_outbox::database::Connection;
+use crate::inbox_outbox::inbox::Pull;
 use crate::inbox_outbox::reference::LoginSecretRef;
 use crate::manifest::Manifest;
-use crate::worker_config::{FileSource, Login, Source, TlsLevel, WorkerConfig};
+use crate::worker_config::{FileSource, HandlerConfig, Login, Source, TlsLevel, WorkerConfig};
 
 const FULL: &str = include_str!("../../examples/full.yaml");
 const SMALLEST: &str = include_str!("../../examples/smallest.yaml");
+const SMALLEST_INBOX: &str = include_str!("../../examples/smallest-inbox.yaml");
 
 /// Fields that only something in a cluster takes up.
 const FOR_THE_CLUSTER: [&str; 9] = [
@@ -43,6 +45,11 @@ fn other_values(value: &Value) -> Vec<Value> {
         "main",
         "audit",
         "another",
+        "MessageId",
+        "PayloadSha256",
+        "RoutingKey",
+        "Discard",
+        "app.another",
     ];
     match value {
         Value::Bool(value) => vec![json!(!value)],
@@ -81,25 +88,30 @@ fn full() -> Value {
     serde_json::to_value(manifest).unwrap()
 }
 
-/// Outboxes that named a transport go on naming it.
+/// Endpoints that named a transport go on naming it.
 fn follow(manifest: &mut Value, old: &Value, new: &Value) {
-    for outbox in manifest["spec"]["outboxes"].as_array_mut().unwrap() {
-        if outbox["transport"] == *old {
-            outbox["transport"] = new.clone();
+    for list in ["outboxes", "inboxes"] {
+        for endpoint in manifest["spec"][list].as_array_mut().unwrap() {
+            if endpoint["transport"] == *old {
+                endpoint["transport"] = new.clone();
+            }
         }
     }
 }
 
-/// A broker's `tls.mode` has only one other value, and that one goes without certificates.
-fn without_certificates(manifest: &Value, pointer: &str) -> Value {
-    let mut manifest = manifest.clone();
-    if let Some(tls) = pointer.strip_suffix("/mode")
-        && tls.ends_with("/rabbitmq/tls")
-    {
-        let tls = manifest.pointer_mut(tls).unwrap().as_object_mut().unwrap();
-        tls.retain(|field, _| field == "mode");
+/// Takes away what stands beside a choice and belongs to it: a broker's `tls.mode` has only one other value, and that one
+/// goes without certificates; another `source` has other members.
+fn without_members(manifest: &mut Value, pointer: &str) {
+    let Some((parent, field @ ("mode" | "source"))) = pointer.rsplit_once('/') else {
+        return;
+    };
+    if field == "source" || parent.ends_with("/rabbitmq/tls") {
+        let parent = manifest.pointer_mut(parent).unwrap();
+        parent
+            .as_object_mut()
+            .unwrap()
+            .retain(|name, _| name == field);
     }
-    manifest
 }
 
 fn resolved(manifest: &Value) -> Option<WorkerConfig> {
@@ -119,14 +131,20 @@ fn a_change_of_any_field_changes_the_configuration() {
             .iter()
             .any(|start| pointer.starts_with(start))
     });
-    assert!(pointers.len() >= 60, "{pointers:#?}");
+    // The resource itself is the tenant of all messages there, so none can lack one.
+    pointers.retain(|pointer| pointer != "/spec/inboxes/2/tenant/required");
+    assert!(pointers.len() >= 110, "{pointers:#?}");
     for pointer in pointers {
-        let manifest = without_certificates(&manifest, &pointer);
+        let mut manifest = manifest.clone();
+        if pointer.contains("/rabbitmq/") {
+            without_members(&mut manifest, &pointer);
+        }
         let before = resolved(&manifest).unwrap();
         let place = manifest.pointer(&pointer).unwrap();
         let after = other_values(place).into_iter().find_map(|value| {
             let mut changed = manifest.clone();
             let old = changed.pointer(&pointer).cloned();
+            without_members(&mut changed, &pointer);
             *changed.pointer_mut(&pointer).unwrap() = value.clone();
             if pointer.starts_with("/spec/transports/") && pointer.ends_with("/name") {
                 follow(&mut changed, &old.unwrap(), &value);
@@ -161,6 +179,39 @@ fn the_full_example_gives_every_field_a_value() {
     }
     assert!(broker.vhost.is_some() && manifest.metadata.namespace.is_some());
     assert!(spec.outboxes[0].transport.is_some() && !spec.outboxes[0].headers.is_empty());
+    let inbox = &spec.inboxes[0];
+    assert!(inbox.transport.is_some() && !inbox.types.is_empty());
+    assert!(inbox.identity.header.is_some() && inbox.stream.header.is_some());
+    assert!(
+        spec.inboxes
+            .iter()
+            .any(|inbox| inbox.handler.pull.is_some())
+    );
+    let tenants = || spec.inboxes.iter().map(|inbox| &inbox.tenant);
+    assert!(tenants().any(|tenant| tenant.header.is_some()));
+    assert!(tenants().any(|tenant| tenant.segment.is_some()));
+    assert!(tenants().any(|tenant| tenant.value.is_some()));
+}
+
+/// The walk above changes a value for another and so never sees a source that goes without members, nor an empty handler.
+#[test]
+fn another_handler_is_another_configuration() {
+    let handler = |handler: Value| {
+        let mut manifest = full();
+        manifest["spec"]["inboxes"][1]["handler"] = handler;
+        resolved(&manifest).unwrap().inboxes[1].handler.clone()
+    };
+    assert_eq!(handler(json!({"pull": {}})), HandlerConfig::Pull(Pull {}));
+    let HandlerConfig::SqlFunction(function) = handler(json!({"sqlFunction": {"name": "a.b"}}))
+    else {
+        panic!("it is no function")
+    };
+    let numbers = (
+        function.timeout_seconds,
+        function.concurrency,
+        function.batch_size,
+    );
+    assert_eq!(numbers, (10, 4, 50));
 }
 
 #[test]
@@ -264,9 +315,33 @@ fn the_smallest_manifest_resolves_its_only_transport_and_all_defaults() {
 }
 
 #[test]
+fn the_smallest_inbox_resolves_its_only_transport_and_all_defaults() {
+    let config = config(SMALLEST_INBOX, Where::Environment);
+    assert_eq!(config.outboxes, []);
+    let inbox = serde_json::to_value(&config.inboxes[0]).unwrap();
+    assert_eq!(
+        inbox,
+        json!({
+            "name": "payments",
+            "transport": "main",
+            "queue": "shop.payments",
+            "types": [],
+            "consumer": {"prefetch": 500, "batchSize": 200, "maxBatchDelayMilliseconds": 5, "maxMessageBytes": 16_777_216},
+            "identity": {"source": "MessageId", "onMissing": "DeadLetter", "onConflict": "DeadLetter", "trustHeaders": false},
+            "stream": {"source": "Header", "header": "x-postroom-stream"},
+            "tenant": {"source": "Header", "header": "x-postroom-tenant", "required": false},
+            "handler": {"sqlFunction": {"name": "app.handle_payment", "timeoutSeconds": 10, "concurrency": 4, "batchSize": 50}},
+            "ordering": {"mode": "PerStream", "onFailure": "BlockStream", "onScheduled": "Hold"},
+            "retry": {"maxAttempts": 12, "initialDelaySeconds": 1, "maxDelaySeconds": 300, "jitter": "Full"},
+            "paused": false,
+        })
+    );
+}
+
+#[test]
 fn a_configuration_survives_its_own_json() {
     for place in [Where::Mounted, Where::Environment] {
-        for text in [FULL, SMALLEST] {
+        for text in [FULL, SMALLEST, SMALLEST_INBOX] {
             let config = config(text, place);
             let json = serde_json::to_string(&config).unwrap();
             assert_eq!(WorkerConfig::from_json(&json), Ok(config));
@@ -300,7 +375,7 @@ fn sentences(break_it: impl FnOnce(&mut Value)) -> Vec<String> {
 #[test]
 fn a_configuration_that_breaks_a_rule_is_refused() {
     type Break = fn(&mut Value);
-    let cases: [(Break, &str); 9] = [
+    let cases: [(Break, &str); 15] = [
         (
             |c| c["version"] = json!(2),
             "`version` is 2 but must be 1; run a worker of the operator's version",
@@ -314,6 +389,30 @@ fn a_configuration_that_breaks_a_rule_is_refused() {
             "`outboxes[0].transport` is 'gone' but must be the name of a transport: one of 'main', 'audit'",
         ),
         (
+            |c| c["inboxes"][0]["transport"] = json!("gone"),
+            "`inboxes[0].transport` is 'gone' but must be the name of a transport: one of 'main', 'audit'",
+        ),
+        (
+            |c| c["inboxes"][0]["consumer"]["batchSize"] = json!(501),
+            "`inboxes[0].consumer.batchSize` is 501 but must be at most `inboxes[0].consumer.prefetch`, which is 500",
+        ),
+        (
+            |c| c["inboxes"][1]["tenant"]["header"] = json!("x-tenant"),
+            "`inboxes[1].tenant.header` is given but must be left out unless `source` is 'Header'",
+        ),
+        (
+            |c| c["inboxes"][1]["name"] = json!("orders"),
+            "`inboxes[1].name` is 'orders' but must be a name that no entry of `outboxes` has",
+        ),
+        (
+            |c| c["inboxes"][1]["handler"] = json!({"http": {}}),
+            "`inboxes[1].handler` is 'http' but must be one of 'sqlFunction', 'pull'",
+        ),
+        (
+            |c| c["worker"]["graceSeconds"] = json!(14),
+            "`inboxes[0].handler.sqlFunction.timeoutSeconds` is 10 but must be at least 5 less than `worker.graceSeconds`, which is 14",
+        ),
+        (
             |c| c["worker"]["leaseSeconds"] = json!(10),
             "`outboxes[0].delivery.confirmTimeoutSeconds` is 10 but must be less than `worker.leaseSeconds`, which is 10",
         ),
@@ -323,7 +422,7 @@ fn a_configuration_that_breaks_a_rule_is_refused() {
         ),
         (
             |c| c["surprise"] = json!(1),
-            "`surprise` is not a known field; allowed here are `version`, `name`, `namespace`, `generation`, `schema`, `paused`, `database`, `transports`, `outboxes`, `retention`, `migration`, `worker`",
+            "`surprise` is not a known field; allowed here are `version`, `name`, `namespace`, `generation`, `schema`, `paused`, `database`, `transports`, `outboxes`, `inboxes`, `retention`, `migration`, `worker`",
         ),
         (
             |c| c["database"]["url"] = json!({"file": "secrets/uri"}),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
+use super::form::{fits, is_label, is_plain_identifier, is_quantity};
 use crate::limits::{self, Bounds};
 use crate::problem::{Problem, shown};
 
@@ -41,6 +42,15 @@ impl Checker {
             self.refuse(
                 path,
                 format!("has {count} entries but must have between {min} and {max}"),
+            );
+        }
+    }
+
+    pub(super) fn entries(&mut self, path: &str, count: usize, most: u64) {
+        if !u64::try_from(count).is_ok_and(|count| count <= most) {
+            self.refuse(
+                path,
+                format!("has {count} entries but must have at most {most}"),
             );
         }
     }
@@ -206,6 +216,19 @@ impl Checker {
         );
     }
 
+    pub(super) fn function(&mut self, path: &str, value: &str) {
+        let identifier = |part: &str| is_plain_identifier(part) && fits(part, limits::LABEL_BYTES);
+        let holds = value
+            .split_once('.')
+            .is_some_and(|(schema, name)| identifier(schema) && identifier(name));
+        self.require(
+            holds,
+            path,
+            value,
+            "be the schema and the name of a function with a dot between them, each 1 to 63 lower-case letters, digits and underscores, not starting with a digit",
+        );
+    }
+
     pub(super) fn filled(&mut self, path: &str, value: &str, most: u64) {
         self.require(
             !value.is_empty() && fits(value, most),
@@ -230,38 +253,4 @@ impl Checker {
             );
         }
     }
-}
-
-fn fits(value: &str, most_bytes: u64) -> bool {
-    u64::try_from(value.len()).is_ok_and(|bytes| bytes <= most_bytes)
-}
-
-fn is_label(value: &str) -> bool {
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = value.as_bytes();
-    bytes.first().is_some_and(|b| plain(*b))
-        && bytes.last().is_some_and(|b| plain(*b))
-        && bytes.iter().all(|b| plain(*b) || *b == b'-')
-}
-
-/// Digits, perhaps a fraction, perhaps a suffix.
-fn is_quantity(value: &str) -> bool {
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let end = value
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(value.len());
-    let (number, suffix) = value.split_at(end);
-    let number = match number.split_once('.') {
-        Some((whole, fraction)) => digits(whole) && digits(fraction),
-        None => digits(number),
-    };
-    let suffixes = ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
-    number && suffixes.contains(&suffix)
-}
-
-fn is_plain_identifier(value: &str) -> bool {
-    let letter = |b: u8| b.is_ascii_lowercase() || b == b'_';
-    let bytes = value.as_bytes();
-    bytes.first().is_some_and(|b| letter(*b))
-        && bytes.iter().all(|b| letter(*b) || b.is_ascii_digit())
 }

@@ -3,16 +3,18 @@
 
 use super::checker::Checker;
 use super::endpoint::Endpoint;
+use super::endpoints::names;
+use super::inbox::{Rules, check_function};
 use crate::limits;
 use crate::problem::Problem;
-use crate::worker_config::{FileSource, Source, TlsConfig, VERSION, WorkerConfig};
+use crate::worker_config::{FileSource, HandlerConfig, Source, TlsConfig, VERSION, WorkerConfig};
 
 /// Everything wrong with `config`.
 pub(super) fn check(config: &WorkerConfig) -> Vec<Problem> {
     let mut checker = Checker::default();
     identity(&mut checker, config);
     connections(&mut checker, config);
-    outboxes(&mut checker, config);
+    endpoints(&mut checker, config);
     numbers(&mut checker, config);
     checker.problems
 }
@@ -59,10 +61,30 @@ fn connections(checker: &mut Checker, config: &WorkerConfig) {
     }
 }
 
+fn endpoints(checker: &mut Checker, config: &WorkerConfig) {
+    let of_outboxes: Vec<_> = config.outboxes.iter().map(|o| o.name.as_str()).collect();
+    let of_inboxes: Vec<_> = config.inboxes.iter().map(|i| i.name.as_str()).collect();
+    names(checker, "", &of_outboxes, &of_inboxes);
+    outboxes(checker, config);
+    inboxes(checker, config);
+}
+
+fn inboxes(checker: &mut Checker, config: &WorkerConfig) {
+    for (index, inbox) in config.inboxes.iter().enumerate() {
+        let path = format!("inboxes[{index}]");
+        let transports = config.transports.iter().map(|t| t.name.as_str());
+        checker.refers(&format!("{path}.transport"), &inbox.transport, transports);
+        Rules::from(inbox).check(checker, &path);
+        let function = match &inbox.handler {
+            HandlerConfig::SqlFunction(function) => Some(function),
+            HandlerConfig::Pull(_) => None,
+        };
+        let grace = ("worker.graceSeconds", config.worker.grace_seconds);
+        check_function(checker, &path, function, grace);
+    }
+}
+
 fn outboxes(checker: &mut Checker, config: &WorkerConfig) {
-    checker.count("outboxes", config.outboxes.len(), limits::OUTBOXES);
-    let names = config.outboxes.iter().map(|outbox| outbox.name.as_str());
-    checker.unique("outboxes", names);
     for (index, outbox) in config.outboxes.iter().enumerate() {
         let path = format!("outboxes[{index}]");
         let transports = config.transports.iter().map(|t| t.name.as_str());

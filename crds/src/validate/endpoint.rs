@@ -65,13 +65,7 @@ impl Endpoint<'_> {
     }
 
     fn check_headers(&self, checker: &mut Checker, path: &str) {
-        let (count, most) = (self.headers.len(), limits::HEADERS);
-        if !u64::try_from(count).is_ok_and(|count| count <= most) {
-            checker.refuse(
-                path,
-                format!("has {count} entries but must have at most {most}"),
-            );
-        }
+        checker.entries(path, self.headers.len(), limits::HEADERS);
         for (name, value) in self.headers {
             let entry = format!("{path}[{}]", shown(name));
             checker.bytes(&entry, value, limits::HEADER_VALUE_BYTES);
@@ -143,7 +137,7 @@ fn check_delivery(checker: &mut Checker, path: &str, delivery: &Delivery) {
     );
 }
 
-fn check_retry(checker: &mut Checker, path: &str, retry: &Retry) {
+pub(super) fn check_retry(checker: &mut Checker, path: &str, retry: &Retry) {
     let numbers = [
         ("maxAttempts", retry.max_attempts, limits::MAX_ATTEMPTS),
         (

@@ -95,7 +95,7 @@ fn amounts(checker: &mut Checker, field: &str, amounts: &Amounts) {
 fn pod_metadata(checker: &mut Checker, metadata: &PodMetadata) {
     let path = "spec.workers.podTemplate.metadata";
     let labels = format!("{path}.labels");
-    entries(checker, &labels, metadata.labels.len());
+    checker.entries(&labels, metadata.labels.len(), limits::POD_ENTRIES);
     values(checker, &labels, &metadata.labels, limits::LABEL_BYTES);
     for name in metadata.labels.keys() {
         let reserved = RESERVED_LABELS.iter().any(|start| name.starts_with(start));
@@ -108,7 +108,11 @@ fn pod_metadata(checker: &mut Checker, metadata: &PodMetadata) {
         }
     }
     let annotations = format!("{path}.annotations");
-    entries(checker, &annotations, metadata.annotations.len());
+    checker.entries(
+        &annotations,
+        metadata.annotations.len(),
+        limits::POD_ENTRIES,
+    );
     values(
         checker,
         &annotations,
@@ -129,12 +133,16 @@ fn pod_metadata(checker: &mut Checker, metadata: &PodMetadata) {
 fn pod_spec(checker: &mut Checker, spec: &PodSpec) {
     let path = |field: &str| format!("spec.workers.podTemplate.spec.{field}");
     let selector = path("nodeSelector");
-    entries(checker, &selector, spec.node_selector.len());
+    checker.entries(&selector, spec.node_selector.len(), limits::POD_ENTRIES);
     values(checker, &selector, &spec.node_selector, limits::LABEL_BYTES);
     if let Some(name) = &spec.priority_class_name {
         checker.secret_name(&path("priorityClassName"), name);
     }
-    entries(checker, &path("tolerations"), spec.tolerations.len());
+    checker.entries(
+        &path("tolerations"),
+        spec.tolerations.len(),
+        limits::POD_ENTRIES,
+    );
     for (index, toleration) in spec.tolerations.iter().enumerate() {
         let path = path(&format!("tolerations[{index}]"));
         if let Some(key) = &toleration.key {
@@ -149,10 +157,10 @@ fn pod_spec(checker: &mut Checker, spec: &PodSpec) {
         }
     }
     let constraints = spec.topology_spread_constraints.as_deref().unwrap_or(&[]);
-    entries(
-        checker,
+    checker.entries(
         &path("topologySpreadConstraints"),
         constraints.len(),
+        limits::POD_ENTRIES,
     );
     for (index, constraint) in constraints.iter().enumerate() {
         let path = path(&format!("topologySpreadConstraints[{index}]"));
@@ -165,29 +173,19 @@ fn pod_spec(checker: &mut Checker, spec: &PodSpec) {
         checker.filled(&key, &constraint.topology_key, limits::LABEL_KEY_BYTES);
     }
     let secrets = path("imagePullSecrets");
-    entries(checker, &secrets, spec.image_pull_secrets.len());
+    checker.entries(&secrets, spec.image_pull_secrets.len(), limits::POD_ENTRIES);
     let names = || spec.image_pull_secrets.iter().map(|s| s.name.as_str());
     checker.unique(&secrets, names());
     for (index, name) in names().enumerate() {
         checker.secret_name(&format!("{secrets}[{index}].name"), name);
     }
     let env = path("env");
-    entries(checker, &env, spec.env.len());
+    checker.entries(&env, spec.env.len(), limits::POD_ENTRIES);
     checker.unique(&env, spec.env.iter().map(|variable| variable.name.as_str()));
     for (index, variable) in spec.env.iter().enumerate() {
         checker.variable(&format!("{env}[{index}].name"), &variable.name);
         let most = limits::POD_VALUE_BYTES;
         checker.bytes(&format!("{env}[{index}].value"), &variable.value, most);
-    }
-}
-
-fn entries(checker: &mut Checker, path: &str, count: usize) {
-    let most = limits::POD_ENTRIES;
-    if !u64::try_from(count).is_ok_and(|count| count <= most) {
-        checker.refuse(
-            path,
-            format!("has {count} entries but must have at most {most}"),
-        );
     }
 }
 

@@ -1,3 +1,5 @@
+mod inboxes;
+
 use serde_json::{Value, json};
 
 use crate::manifest::tests::{assert_each, broken, with};
@@ -54,8 +56,8 @@ fn a_number_out_of_bounds_is_refused_with_field_value_and_bounds() {
         ),
         (
             "/spec/workers/terminationGracePeriodSeconds",
-            json!(9),
-            "`spec.workers.terminationGracePeriodSeconds` is 9 but must be between 10 and 3600",
+            json!(3_601),
+            "`spec.workers.terminationGracePeriodSeconds` is 3601 but must be between 10 and 3600",
         ),
     ]);
 }
@@ -210,9 +212,27 @@ fn lists_have_a_first_and_a_last_size() {
     let found = with("/spec/transports", &json!(nine));
     let expected = "`spec.transports` has 9 entries but must have between 1 and 8";
     assert!(found.contains(&expected.to_owned()), "{found:?}");
+    for list in ["outboxes", "inboxes"] {
+        let endpoints = vec![json!({"name": "a"}); 33];
+        let found = with(&format!("/spec/{list}"), &json!(endpoints));
+        let expected = format!("`spec.{list}` has 33 entries but must have between 0 and 32");
+        assert!(found.contains(&expected), "{found:?}");
+    }
+}
+
+#[test]
+fn one_of_the_two_lists_is_enough_but_one_there_must_be() {
+    assert_eq!(with("/spec/outboxes", &json!([])), [""; 0]);
+    assert_eq!(with("/spec/inboxes", &json!([])), [""; 0]);
+    let neither = broken(|manifest| {
+        let spec = manifest["spec"].as_object_mut().unwrap();
+        spec.retain(|field, _| !field.ends_with("boxes"));
+    });
     assert_eq!(
-        with("/spec/outboxes", &json!([])),
-        ["`spec.outboxes` has 0 entries but must have between 1 and 32"]
+        neither,
+        [
+            "`spec.outboxes` is empty, and so is `spec.inboxes`, but there must be at least one outbox or inbox"
+        ]
     );
 }
 

@@ -71,7 +71,7 @@ fn a_wrong_manifest_is_reported_line_by_line_with_code_1() {
     let text = std::fs::read_to_string(FULL).unwrap();
     let text = text
         .replace("channels: 2 ", "channels: 99 ")
-        .replace("jitter:", "jittre:");
+        .replacen("jitter:", "jittre:", 1);
     let file = Scratch::new("wrong", &text);
     let (outcome, out) = run(&["validate", file.path()]);
     assert_eq!(outcome.unwrap().exit_code(), 1);
