@@ -66,11 +66,11 @@ pub const KIND: &str = "InboxOutbox";
         printcolumn(name = "Oldest", type_ = "date", json_path = ".status.summary.oldestPendingTime", description = "Age of the oldest message that waits"),
         printcolumn(name = "Dead", type_ = "integer", json_path = ".status.summary.dead", description = "Messages that were given up"),
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-        printcolumn(name = "InFlight", type_ = "integer", json_path = ".status.summary.inFlight", priority = 1, description = "Messages that were published and not settled yet"),
+        printcolumn(name = "InFlight", type_ = "integer", json_path = ".status.summary.inFlight", priority = 1, description = "Messages that are being published or handled"),
         printcolumn(name = "Schema", type_ = "integer", json_path = ".status.schema.version", priority = 1, description = "Version of the schema in the database"),
         printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
         derive = "PartialEq",
-        doc = "A transactional outbox on one PostgreSQL database, served by a fleet of workers.",
+        doc = "Transactional outboxes and inboxes on one PostgreSQL database, served by a fleet of workers.",
         validation = kube::core::Rule::new("size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message(kube::core::Message::Expression(r#""`metadata.name` is '" + self.metadata.name + "' but must be a DNS label of at most 52 bytes""#.to_owned()))
     )
 )]
@@ -80,19 +80,19 @@ pub const KIND: &str = "InboxOutbox";
         validation = kube::core::Rule::new("self.outboxes.all(o, has(o.transport) ? self.transports.exists(t, t.name == o.transport) : size(self.transports) == 1)").message("every `transport` of an outbox must be the name of one of the `transports`; it may be left out where there is one"),
         validation = kube::core::Rule::new("self.inboxes.all(i, has(i.transport) ? self.transports.exists(t, t.name == i.transport) : size(self.transports) == 1)").message("every `transport` of an inbox must be the name of one of the `transports`; it may be left out where there is one"),
         validation = kube::core::Rule::new("size(self.outboxes) + size(self.inboxes) > 0").message("`outboxes` and `inboxes` are empty, but there must be at least one outbox or inbox"),
-        validation = kube::core::Rule::new("!self.inboxes.exists(i, self.outboxes.exists(o, o.name == i.name))").message(kube::core::Message::Expression(r#""`inboxes` has the name '" + self.inboxes.filter(i, self.outboxes.exists(o, o.name == i.name))[0].name + "' but no name may be in `outboxes` too""#.to_owned())),
-        validation = kube::core::Rule::new("self.inboxes.all(i, !has(i.handler.sqlFunction) || i.handler.sqlFunction.timeoutSeconds + 5 <= self.workers.terminationGracePeriodSeconds)").message(kube::core::Message::Expression(r#""every `sqlFunction.timeoutSeconds` must be at least 5 less than `workers.terminationGracePeriodSeconds`, which is " + string(self.workers.terminationGracePeriodSeconds)"#.to_owned())),
+        validation = kube::core::Rule::new("!self.inboxes.exists(i, self.outboxes.exists(o, o.name == i.name))").message("a `name` in `inboxes` must not be in `outboxes` too"),
+        validation = kube::core::Rule::new("self.inboxes.all(i, !has(i.handler.sqlFunction) || i.handler.sqlFunction.timeoutSeconds + 5 <= self.workers.terminationGracePeriodSeconds)").message("every `sqlFunction.timeoutSeconds` must be at least 5 less than `workers.terminationGracePeriodSeconds`"),
         validation = kube::core::Rule::new("self.outboxes.all(o, o.delivery.confirmTimeoutSeconds < self.workers.leaseSeconds)").message("every `delivery.confirmTimeoutSeconds` must be less than `workers.leaseSeconds`"),
         validation = kube::core::Rule::new("self.database.pool.poolerMode != 'Transaction' || has(self.database.migrationSecretRef) || self.migrations.policy == 'Disabled'").message("`database.migrationSecretRef` must be given where `database.pool.poolerMode` is 'Transaction' and `migrations.policy` is not 'Disabled'")
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InboxOutboxSpec {
-    /// Stops fetching for all endpoints. Workers stay connected and keep their leases.
+    /// Stops fetching, consuming and handling for all endpoints. Workers stay connected and keep their leases.
     #[serde(default)]
     pub paused: bool,
 
-    /// The PostgreSQL database whose outbox tables the workers serve.
+    /// The PostgreSQL database whose outboxes and inboxes the workers serve.
     pub database: Database,
 
     /// The message brokers, by name.

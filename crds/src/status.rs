@@ -33,7 +33,7 @@ pub struct InboxOutboxStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
 
-    /// The endpoints, in the order of the spec.
+    /// The endpoints in the order of the spec, outboxes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<EndpointStatus>,
 
@@ -86,7 +86,7 @@ pub struct Summary {
     /// Messages that wait, those in flight included.
     pub pending: i64,
 
-    /// Messages that were published and not settled yet.
+    /// Messages that are being published or handled.
     pub in_flight: i64,
 
     /// Messages that were given up.
@@ -118,7 +118,7 @@ pub struct EndpointStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<i64>,
 
-    /// Messages that were published and not settled yet.
+    /// Messages that are being published or handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<i64>,
 
@@ -134,7 +134,7 @@ pub struct EndpointStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_pending_time: Option<Time>,
 
-    /// When a message was last confirmed.
+    /// When a message was last confirmed by the broker or handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_delivery_time: Option<Time>,
 }
@@ -146,6 +146,8 @@ pub enum Direction {
     /// From the database to the broker.
     #[default]
     Outbox,
+    /// From the broker to the database.
+    Inbox,
 }
 
 /// What an endpoint does.
@@ -155,7 +157,7 @@ pub enum EndpointState {
     /// No worker says.
     #[default]
     Unknown,
-    /// It delivers.
+    /// It delivers or receives.
     Active,
     /// The resource says so.
     Paused,

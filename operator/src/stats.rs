@@ -95,7 +95,7 @@ pub struct EndpointStats {
     pub name: String,
     /// In flight in this process.
     pub in_flight: i64,
-    /// Last confirm in this process.
+    /// Last confirm, or last message handled, in this process.
     pub last_delivery_time: Option<Timestamp>,
     /// Of the endpoint: waiting.
     pub pending: Option<i64>,
@@ -175,10 +175,11 @@ mod tests {
         let text = r#"{"known": false, "draining": false, "measured_time": null, "transports": [{"name": "main", "up": false}],
             "conditions": [{"scope": "database", "name": null, "code": "ConnectionRefused", "message": "the database refused the connection",
             "nextStep": "Check.", "sinceSeconds": 3}], "endpoints": [{"name": "orders", "direction": "Outbox", "in_flight": 0, "leases": 0,
-            "last_delivery_time": null, "errors": {}}]}"#;
+            "last_delivery_time": null, "errors": {}}, {"name": "payments", "direction": "Inbox", "in_flight": 3, "something_new": true}]}"#;
         let stats: Stats = serde_json::from_str(text).unwrap();
         assert!(!stats.known && !stats.transports[0].up);
         assert_eq!(stats.conditions[0].scope, Scope::Database);
         assert_eq!(stats.endpoints[0].pending, None);
+        assert_eq!(stats.endpoints[1].in_flight, 3);
     }
 }

@@ -14,7 +14,7 @@ use super::reference::{LoginSecretRef, SecretRef, Tls};
 #[cfg(feature = "kube")]
 use crate::limits;
 
-/// The PostgreSQL database whose outbox tables the workers serve.
+/// The PostgreSQL database whose outboxes and inboxes the workers serve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(kube::KubeSchema))]
 #[cfg_attr(

@@ -43,7 +43,7 @@ pub struct Inbox {
     #[cfg_attr(
         feature = "kube",
         x_kube(
-            validation = kube::core::Rule::new("self.batchSize <= self.prefetch").message(kube::core::Message::Expression("\"`batchSize` is \" + string(self.batchSize) + \" but must be at most `prefetch`, which is \" + string(self.prefetch)".to_owned()))
+            validation = kube::core::Rule::new("self.batchSize <= self.prefetch").message("`batchSize` must be at most `prefetch`")
         )
     )]
     #[serde(default)]
@@ -123,7 +123,7 @@ impl Default for Consumer {
     feature = "kube",
     x_kube(
         validation = kube::core::Rule::new("(self.source == 'Header') == has(self.header)").message(kube::core::Message::Expression("\"`header` must be given where `source` is 'Header', and only there; it is '\" + self.source + \"'\"".to_owned())),
-        validation = kube::core::Rule::new("self.source == oldSelf.source && (has(self.header) ? self.header : '') == (has(oldSelf.header) ? oldSelf.header : '')").message(kube::core::Message::Expression("\"`source` is '\" + self.source + \"' and was '\" + oldSelf.source + \"'; it and `header` must stay as they are, because what was accepted under the old rule would not be recognised: give the inbox another name\"".to_owned()))
+        validation = kube::core::Rule::new("self.source == oldSelf.source && (has(self.header) ? self.header : '') == (has(oldSelf.header) ? oldSelf.header : '')").message(kube::core::Message::Expression("\"`source` must stay '\" + oldSelf.source + \"', and `header` as it is, because what was accepted would not be recognised; give the inbox another name\"".to_owned()))
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

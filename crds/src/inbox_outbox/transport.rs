@@ -6,7 +6,7 @@ use super::reference::{SecretRef, Tls};
 #[cfg(feature = "kube")]
 use crate::limits;
 
-/// A message broker, by the name outboxes use for it.
+/// A message broker, by the name endpoints use for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -11,7 +11,7 @@ use crate::limits;
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Workers {
-    /// Number of workers. 0 stops delivery; rows may still be written.
+    /// Number of workers. 0 stops delivery and receiving; rows may still be written.
     #[cfg_attr(feature = "kube", schemars(range(min = limits::REPLICAS.min, max = limits::REPLICAS.max)))]
     pub replicas: u32,
 

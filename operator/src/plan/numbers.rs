@@ -6,7 +6,6 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use postroom_crds::inbox_outbox::InboxOutbox;
-use postroom_crds::inbox_outbox::outbox::Outbox;
 use postroom_crds::status::{Direction, EndpointState, EndpointStatus, Summary};
 
 use crate::observe::Observed;
@@ -32,9 +31,8 @@ pub fn numbers(resource: &InboxOutbox, seen: &Observed) -> Numbers {
         .collect();
     let known = answers.iter().filter(|stats| stats.known);
     let freshest = known.max_by_key(|stats| stats.measured_time).copied();
-    let outboxes = resource.spec.outboxes.iter();
-    let endpoints: Vec<_> = outboxes
-        .map(|outbox| endpoint(resource, outbox, freshest, &answers))
+    let endpoints: Vec<_> = endpoints(resource)
+        .map(|endpoint| status(resource, endpoint, freshest, &answers))
         .collect();
     Numbers {
         summary: freshest.and_then(|_| summary(&endpoints)),
@@ -43,9 +41,32 @@ pub fn numbers(resource: &InboxOutbox, seen: &Observed) -> Numbers {
     }
 }
 
-fn endpoint(
+/// What the spec says of an endpoint, whatever its direction.
+#[derive(Clone, Copy)]
+struct Endpoint<'a> {
+    name: &'a str,
+    direction: Direction,
+    paused: bool,
+}
+
+/// The endpoints in the order of the spec. No two have the same name.
+fn endpoints(resource: &InboxOutbox) -> impl Iterator<Item = Endpoint<'_>> {
+    let outboxes = resource.spec.outboxes.iter().map(|outbox| Endpoint {
+        name: &outbox.name,
+        direction: Direction::Outbox,
+        paused: outbox.paused,
+    });
+    let inboxes = resource.spec.inboxes.iter().map(|inbox| Endpoint {
+        name: &inbox.name,
+        direction: Direction::Inbox,
+        paused: inbox.paused,
+    });
+    outboxes.chain(inboxes)
+}
+
+fn status(
     resource: &InboxOutbox,
-    outbox: &Outbox,
+    endpoint: Endpoint<'_>,
     freshest: Option<&Stats>,
     answers: &[&Stats],
 ) -> EndpointStatus {
@@ -53,28 +74,27 @@ fn endpoint(
         stats
             .endpoints
             .iter()
-            .find(|row| row.name == outbox.name)
+            .find(|row| row.name == endpoint.name)
             .cloned()
     };
     let own: Vec<EndpointStats> = answers.iter().filter_map(row).collect();
     let whole = freshest.as_ref().and_then(row).unwrap_or_default();
     let complaints = answers.iter().flat_map(|stats| &stats.conditions);
     let mut about_it = complaints.filter(|complaint| {
-        complaint.scope == Scope::Endpoint
-            && complaint.name.as_deref() == Some(outbox.name.as_str())
+        complaint.scope == Scope::Endpoint && complaint.name.as_deref() == Some(endpoint.name)
     });
     let message = about_it
         .next()
         .map(|complaint| crate::observe::sentence(&complaint.message, &complaint.next_step));
     let state = match &message {
-        _ if resource.spec.paused || outbox.paused => EndpointState::Paused,
+        _ if resource.spec.paused || endpoint.paused => EndpointState::Paused,
         Some(_) => EndpointState::Failing,
         None if own.is_empty() => EndpointState::Unknown,
         None => EndpointState::Active,
     };
     EndpointStatus {
-        name: outbox.name.clone(),
-        direction: Direction::Outbox,
+        name: endpoint.name.to_owned(),
+        direction: endpoint.direction,
         state,
         message,
         pending: whole.pending,

@@ -102,7 +102,7 @@ fn endpoints(facts: &Facts<'_>) -> Verdict {
     if count(EndpointState::Paused) == all {
         return Verdict::no(
             "Paused",
-            "delivery is paused by the resource; rows may still be written",
+            "every endpoint is paused by the resource; rows may still be written",
         );
     }
     let (ready, wanted) = (

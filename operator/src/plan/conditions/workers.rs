@@ -26,7 +26,7 @@ pub(super) fn verdict(facts: &Facts<'_>) -> Verdict {
     if wanted == 0 {
         return Verdict::yes(
             "ScaledToZero",
-            "`workers.replicas` is 0: nothing is delivered, and rows may still be written",
+            "`workers.replicas` is 0: nothing is delivered or received, and rows may still be written",
         );
     }
     let (ready, updated, all) = (

@@ -187,15 +187,25 @@ fn scaling_rolls_no_worker_and_needs_no_migration() {
 
 #[test]
 fn a_changed_endpoint_rolls_the_workers_after_a_migration_of_its_own() {
-    let change =
-        |document: &mut Value| document["spec"]["outboxes"][0]["exchange"] = json!("other");
     let hash =
         |template: Value| template["metadata"]["annotations"][ANNOTATION_CONFIG_HASH].clone();
-    assert_ne!(hash(template(change)), hash(template(|_| {})));
-    assert_ne!(
-        job_name(&resource(FULL, change)),
-        job_name(&resource(FULL, |_| {}))
-    );
+    for (pointer, value) in [
+        ("/spec/outboxes/0/exchange", json!("other")),
+        ("/spec/inboxes/0/queue", json!("other")),
+        (
+            "/spec/inboxes/1/handler",
+            json!({"sqlFunction": {"name": "a.b"}}),
+        ),
+        ("/spec/inboxes", json!([])),
+    ] {
+        let change = |document: &mut Value| *document.pointer_mut(pointer).unwrap() = value.clone();
+        assert_ne!(hash(template(change)), hash(template(|_| {})), "{pointer}");
+        assert_ne!(
+            job_name(&resource(FULL, change)),
+            job_name(&resource(FULL, |_| {})),
+            "{pointer}"
+        );
+    }
 }
 
 #[test]

@@ -1,14 +1,16 @@
-use postroom_crds::status::{EndpointState, Summary};
-use serde_json::json;
+use postroom_crds::inbox_outbox::InboxOutbox;
+use postroom_crds::status::{Direction, EndpointState, Summary};
+use serde_json::{Value, json};
 
 use super::{
-    SMALLEST, at, complaining, failure, healthy, known, migrated, planned, reason, resource,
+    SMALLEST, at, complaining, failure, healthy, kinds, known, migrated, planned, reason, resource,
     rolled_out, said, settings, smallest, well, worker,
 };
 use crate::observe::{Observed, PodSeen};
+use crate::plan::children::Kind;
 use crate::plan::conditions::refused;
 use crate::plan::plan;
-use crate::stats::{Scope, Stats};
+use crate::stats::{Complaint, EndpointStats, Scope, Stats};
 
 #[test]
 fn a_resource_that_is_well_says_so() {
@@ -61,6 +63,113 @@ fn numbers_of_an_endpoint_are_taken_once_and_in_flight_is_summed() {
     };
     assert_eq!(status.summary, Some(expected));
     assert_eq!(status.endpoints[0].state, EndpointState::Active);
+}
+
+/// The smallest resource with an inbox beside its outbox, and what a worker says of both.
+fn with_an_inbox(change: impl FnOnce(&mut Value)) -> (InboxOutbox, Observed) {
+    let resource = resource(SMALLEST, |document| {
+        document["spec"]["inboxes"] =
+            json!([{"name": "payments", "queue": "q", "handler": {"pull": {}}}]);
+        change(document);
+    });
+    let mut stats = healthy();
+    stats.endpoints.push(EndpointStats {
+        name: "payments".to_owned(),
+        in_flight: 1,
+        pending: Some(30),
+        deferred: Some(0),
+        dead: Some(5),
+        oldest_pending_time: None,
+        last_delivery_time: Some(at(985)),
+    });
+    let seen = Observed {
+        deployment: Some(rolled_out(1)),
+        workers: vec![worker("orders-worker-1", stats)],
+        ..Observed::default()
+    };
+    let status = Some(migrated(&resource));
+    (InboxOutbox { status, ..resource }, seen)
+}
+
+#[test]
+fn endpoints_of_both_directions_are_told_and_summed() {
+    let (resource, seen) = with_an_inbox(|_| {});
+    let status = planned(&resource, &seen).status;
+    let told: Vec<_> = status
+        .endpoints
+        .iter()
+        .map(|endpoint| (endpoint.name.as_str(), endpoint.direction, endpoint.pending))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("orders", Direction::Outbox, Some(7)),
+            ("payments", Direction::Inbox, Some(30)),
+        ]
+    );
+    let summary = status.summary.clone().unwrap();
+    assert_eq!(
+        (summary.pending, summary.in_flight, summary.dead),
+        (37, 3, 5)
+    );
+    assert_eq!(
+        said(&status, "Ready").2,
+        "2 endpoints active, 1/1 workers ready"
+    );
+}
+
+#[test]
+fn an_inbox_is_paused_or_fails_by_itself() {
+    let (resource, mut seen) = with_an_inbox(|document| {
+        document["spec"]["inboxes"][0]["paused"] = json!(true);
+    });
+    let status = planned(&resource, &seen).status;
+    assert_eq!(status.endpoints[0].state, EndpointState::Active);
+    assert_eq!(status.endpoints[1].state, EndpointState::Paused);
+    assert_eq!(
+        said(&status, "Ready").2,
+        "1 endpoints active, 1 paused, 1/1 workers ready"
+    );
+
+    let (resource, _) = with_an_inbox(|_| {});
+    let stats = seen.workers[0].stats.as_mut().unwrap().as_mut().unwrap();
+    stats.conditions.push(Complaint {
+        scope: Scope::Endpoint,
+        name: Some("payments".to_owned()),
+        code: "TopologyMissing".to_owned(),
+        message: "the queue is not there".to_owned(),
+        next_step: "Declare it.".to_owned(),
+    });
+    let status = planned(&resource, &seen).status;
+    assert_eq!(status.endpoints[0].state, EndpointState::Active);
+    assert_eq!(status.endpoints[1].state, EndpointState::Failing);
+    let (_, reason, message) = said(&status, "TransportsReachable");
+    assert_eq!(reason, "TopologyMissing");
+    assert_eq!(
+        message,
+        "endpoint 'payments': the queue is not there. Declare it"
+    );
+}
+
+/// A sum without the inbox would be taken for the whole.
+#[test]
+fn what_is_not_known_of_an_inbox_leaves_the_sum_unknown() {
+    let (resource, mut seen) = with_an_inbox(|_| {});
+    seen.workers = vec![worker("orders-worker-1", healthy())];
+    let status = planned(&resource, &seen).status;
+    assert_eq!(status.endpoints[0].pending, Some(7));
+    assert_eq!(status.endpoints[1].state, EndpointState::Unknown);
+    assert_eq!(status.summary, None);
+}
+
+#[test]
+fn a_resource_with_inboxes_alone_has_all_children() {
+    let (resource, seen) = with_an_inbox(|document| {
+        document["spec"]["outboxes"] = json!([]);
+    });
+    let plan = planned(&resource, &seen);
+    assert!(kinds(&plan).contains(&Kind::Deployment));
+    assert_eq!(plan.status.endpoints.len(), 1);
 }
 
 #[test]
