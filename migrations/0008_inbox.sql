@@ -177,7 +177,9 @@ create function run_inbox_handler(worker uuid, endpoint text, partitions smallin
 returns table (outcomes text[], codes text[], errors text[], details text[], freed_partitions smallint[], freed_removals bigint[], incarnation uuid)
 language plpgsql as $$
 declare
-    call    pg_catalog.text := pg_catalog.format('select %s($1)', @schema@.inbox_handler(run_inbox_handler.endpoint));
+    name    pg_catalog.text := @schema@.inbox_handler(run_inbox_handler.endpoint);
+    call    pg_catalog.text := pg_catalog.format('select %s($1)', name);
+    handler pg_catalog.oid := pg_catalog.to_regprocedure(pg_catalog.format('%s(%s)', name, '@schema@.inbox_message'));
     lost    pg_catalog.int2[] := @schema@.hold_partitions(run_inbox_handler.worker, run_inbox_handler.endpoint, run_inbox_handler.partitions, run_inbox_handler.epochs);
     n       pg_catalog.int4 := pg_catalog.cardinality(run_inbox_handler.ids);
     stop    pg_catalog.timestamptz := pg_catalog.clock_timestamp() operator(pg_catalog.+) run_inbox_handler.longest;
@@ -188,6 +190,11 @@ declare
     more    pg_catalog.text;
 begin
     outcomes := pg_catalog.array_fill('left'::pg_catalog.text, array[n]);
+    if handler is null then
+        raise exception using errcode = '42883', message = pg_catalog.format('function %s(%s) does not exist', name, '@schema@.inbox_message');
+    elsif not pg_catalog.has_function_privilege(handler, 'execute') then
+        raise exception using errcode = '42501', message = pg_catalog.format('%s may not execute function %s', current_user, name);
+    end if;
     codes := pg_catalog.array_fill(null::pg_catalog.text, array[n]);
     errors := codes;
     details := codes;

@@ -34,6 +34,30 @@ impl Outbox {
     }
 }
 
+/// An inbox of the resource.
+#[derive(Debug, Clone)]
+pub struct Inbox(Value);
+
+impl Inbox {
+    /// An inbox fed from `queue` whose messages applications take themselves.
+    pub fn pulled(name: &str, queue: &str) -> Self {
+        Self(json!({"name": name, "queue": queue, "handler": {"pull": {}}}))
+    }
+
+    /// An inbox fed from `queue` whose messages a function in the database handles.
+    pub fn handled(name: &str, queue: &str, function: &str) -> Self {
+        let handler = json!({"sqlFunction": {"name": function}});
+        Self(json!({"name": name, "queue": queue, "handler": handler}))
+    }
+
+    /// Sets a field by its path, for example `consumer.batchSize`.
+    #[must_use]
+    pub fn with(mut self, path: &str, value: impl Into<Value>) -> Self {
+        set(&mut self.0, path, value.into());
+        self
+    }
+}
+
 /// A resource with one transport, `main`, that has no TLS unless a test says so.
 #[derive(Debug, Clone)]
 pub struct Resource(Value);
@@ -58,6 +82,19 @@ impl Resource {
     pub fn outbox(mut self, outbox: Outbox) -> Self {
         if let Some(outboxes) = self.0["spec"]["outboxes"].as_array_mut() {
             outboxes.push(outbox.0);
+        }
+        self
+    }
+
+    /// Adds an inbox.
+    #[must_use]
+    pub fn inbox(mut self, inbox: Inbox) -> Self {
+        let inboxes = &mut self.0["spec"]["inboxes"];
+        if inboxes.is_null() {
+            *inboxes = json!([]);
+        }
+        if let Some(inboxes) = inboxes.as_array_mut() {
+            inboxes.push(inbox.0);
         }
         self
     }

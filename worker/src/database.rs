@@ -157,6 +157,11 @@ impl<'a> Link<'a> {
         }
     }
 
+    /// Whether a transaction pooler stands in between: then the call is one transaction, and nothing outlives it.
+    pub fn is_pooled(&self) -> bool {
+        !self.persistent
+    }
+
     /// The text of a statement, with `@schema@` replaced by the schema's quoted name.
     pub fn sql(&self, text: &str) -> String {
         text.replace("@schema@", &format!("\"{}\"", self.schema))

@@ -54,8 +54,8 @@ pub struct Heart {
     pub claimant: Claimant,
     /// Length of the lease.
     pub lease: Duration,
-    /// Endpoints with the state of their transports.
-    pub endpoints: Vec<(String, watch::Receiver<Transport>)>,
+    /// Endpoints, with the state of the transport without which they cannot be served.
+    pub endpoints: Vec<(String, Option<watch::Receiver<Transport>>)>,
     /// Own session.
     pub session: Session,
     /// Trusted time.
@@ -161,7 +161,7 @@ impl Heart {
         };
         self.endpoints
             .iter()
-            .filter(|(_, transport)| patient(transport))
+            .filter(|(_, transport)| transport.as_ref().is_none_or(patient))
             .map(|(name, _)| name.clone())
             .collect()
     }

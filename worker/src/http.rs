@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use crate::metrics::{METRICS, open_metrics};
 use crate::reason::Reason;
 use crate::status::Status;
+use crate::store::Direction;
 
 /// What the port answers from.
 #[derive(Debug, Clone)]
@@ -24,7 +25,7 @@ pub struct Served {
     /// Name of the resource.
     pub name: String,
     /// Endpoints, in the order of the resource.
-    pub endpoints: Vec<String>,
+    pub endpoints: Vec<(String, Direction)>,
     /// Status.
     pub status: Status,
 }
@@ -66,7 +67,12 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
 }
 
 async fn metrics(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
-    let text = METRICS.text(&served.namespace, &served.name, &served.status);
+    let text = METRICS.text(
+        &served.namespace,
+        &served.name,
+        &served.endpoints,
+        &served.status,
+    );
     let accepts_open = headers
         .get(header::ACCEPT)
         .and_then(|accept| accept.to_str().ok())

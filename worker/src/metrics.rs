@@ -8,7 +8,7 @@ use prometheus::{
 };
 
 use crate::status::Status;
-use crate::store::DeduplicationMemory;
+use crate::store::{DeduplicationMemory, Direction};
 
 /// Labels that say which endpoint of which resource.
 const ENDPOINT: [&str; 4] = [
@@ -31,6 +31,7 @@ pub struct Metrics {
     sweep_found: IntCounterVec,
     sweep_circle: GaugeVec,
     publish: HistogramVec,
+    handler: HistogramVec,
     end_to_end: HistogramVec,
     maintenance: IntCounterVec,
     transport_up: IntGaugeVec,
@@ -153,9 +154,14 @@ impl Metrics {
                 "From hand-out to the broker's answer",
                 &ENDPOINT,
             )?,
+            handler: make.histogram(
+                "handler_duration_seconds",
+                "One transaction of the handler, divided by its messages",
+                &ENDPOINT,
+            )?,
             end_to_end: make.histogram(
                 "end_to_end_delay_seconds",
-                "From the writing of a message to the broker's confirm",
+                "From the writing of a message to the broker's confirm, or from its acceptance to its effect",
                 &ENDPOINT,
             )?,
             maintenance: make.counter(
@@ -207,7 +213,13 @@ impl Metrics {
     }
 
     /// The metrics as Prometheus text, with the last measurement filled in.
-    pub fn text(&self, namespace: &str, name: &str, status: &Status) -> String {
+    pub fn text(
+        &self,
+        namespace: &str,
+        name: &str,
+        endpoints: &[(String, Direction)],
+        status: &Status,
+    ) -> String {
         self.backlog.reset();
         self.oldest.reset();
         self.measured.reset();
@@ -239,11 +251,12 @@ impl Metrics {
                     .set(crate::clock::now().saturating_sub(age.as_secs()) as f64);
             }
         }
-        for (endpoint, counts) in status.counts() {
-            let leases = i64::try_from(counts.leases).unwrap_or(i64::MAX);
+        let counts = status.counts();
+        for (endpoint, direction) in endpoints {
+            let leases = counts.get(endpoint).map_or(0, |counts| counts.leases);
             self.leases
-                .with_label_values(&[namespace, name, &endpoint, "Outbox"])
-                .set(leases);
+                .with_label_values(&[namespace, name, endpoint, direction.name()])
+                .set(i64::try_from(leases).unwrap_or(i64::MAX));
         }
         let mut text = Vec::new();
         if TextEncoder::new()
@@ -255,15 +268,25 @@ impl Metrics {
         String::from_utf8(text).unwrap_or_default()
     }
 
-    /// The metrics of one outbox.
-    pub fn outbox(&self, namespace: &str, name: &str, endpoint: &str) -> OutboxMetrics {
-        let labels = [namespace, name, endpoint, "Outbox"];
+    /// The metrics of one endpoint.
+    pub fn endpoint(
+        &self,
+        namespace: &str,
+        name: &str,
+        endpoint: &str,
+        direction: Direction,
+    ) -> EndpointMetrics {
+        let labels = [namespace, name, endpoint, direction.name()];
         let result = |result: &str| {
             self.messages
-                .with_label_values(&[namespace, name, endpoint, "Outbox", result])
+                .with_label_values(&[namespace, name, endpoint, direction.name(), result])
         };
-        OutboxMetrics {
-            delivered: result("delivered"),
+        let (done, duration) = match direction {
+            Direction::Outbox => ("delivered", &self.publish),
+            Direction::Inbox => ("processed", &self.handler),
+        };
+        EndpointMetrics {
+            done: result(done),
             retried: result("retried"),
             dead_lettered: result("dead_lettered"),
             unroutable: result("unroutable"),
@@ -272,7 +295,7 @@ impl Metrics {
             lease_lost: self.lease_lost.with_label_values(&labels),
             sweep_found: self.sweep_found.with_label_values(&labels),
             sweep_circle: self.sweep_circle.with_label_values(&labels),
-            publish: self.publish.with_label_values(&labels),
+            duration: duration.with_label_values(&labels),
             end_to_end: self.end_to_end.with_label_values(&labels),
         }
     }
@@ -325,11 +348,11 @@ pub fn open_metrics(text: &str) -> String {
     answer
 }
 
-/// The metrics of one outbox, with their labels filled in.
+/// The metrics of one endpoint, with their labels filled in.
 #[derive(Debug, Clone)]
-pub struct OutboxMetrics {
-    /// Confirmed and not returned.
-    pub delivered: prometheus::IntCounter,
+pub struct EndpointMetrics {
+    /// Confirmed and not returned, or handled.
+    pub done: prometheus::IntCounter,
     /// Put off after a failure.
     pub retried: prometheus::IntCounter,
     /// Given up.
@@ -346,9 +369,9 @@ pub struct OutboxMetrics {
     pub sweep_found: prometheus::IntCounter,
     /// Duration of a circle of the sweep.
     pub sweep_circle: prometheus::Gauge,
-    /// From hand-out to answer.
-    pub publish: Histogram,
-    /// From writing to confirm.
+    /// From hand-out to the broker's answer; or of one call of the handler.
+    pub duration: Histogram,
+    /// From writing to confirm, or from acceptance to the effect.
     pub end_to_end: Histogram,
 }
 

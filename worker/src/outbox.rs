@@ -1,409 +1,80 @@
-//! The outbox flow of one endpoint: read, publish, settle.
+//! The outbox of an endpoint: the engine with channels of the broker as its runners.
 //!
 //! ```text
-//! fetch_outbox_batch -> Reading, Lanes -> channels -> outcomes -> decisions -> settles
-//!     (one at a time)      (pure)        (publish)              (outcome)    (one at a time)
+//! outbox rows -> engine -> one task for each channel (publish) -> confirm -> the row is deleted
 //! ```
-//!
-//! One task owns all state of an endpoint; what it waits for are a fetch, a settle, the reports of its
-//! channels, new claims, the poll's signal and timers. Invariants: nothing is handed out that is not held;
-//! at most one fetch and one settle are under way; a row goes only after its confirm.
 
-pub mod lanes;
-pub mod message;
-pub mod outcome;
 pub mod publish;
-pub mod reading;
-pub mod settling;
 pub mod wire;
 
-mod channels;
-mod holding;
-mod intake;
-mod memory;
-mod record;
-mod suspects;
-mod sweep;
-
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use postroom_crds::routing_key::{Part, Template};
 use postroom_crds::worker_config::OutboxConfig;
-use tokio::sync::{Mutex, Notify, mpsc, watch};
-use uuid::Uuid;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::broker::Transport;
-use crate::database::Session;
-use crate::heart::Claims;
-use crate::hooks;
-use crate::lease::Trust;
-use crate::metrics::OutboxMetrics;
-use crate::poll::Waiters;
-use crate::reason::Reason;
-use crate::settle::Settled;
-use crate::status::{Scope, Status};
-use crate::store::{self, LowMarks, Signal};
+use crate::engine::lanes::Limits;
+use crate::engine::runners::Runners;
+use crate::engine::{self, Settings, Shared};
+use crate::store::Direction;
+use publish::Publisher;
 
-use channels::Channels;
-use intake::{Asked, Fetched};
-use lanes::Limits;
-use memory::{Memory, Seen};
-use outcome::Policy;
-use publish::Report;
-use settling::{Act, Settling};
-use sweep::Sweep;
-
-/// Deadline of a fetch or a settle.
-const CALL: Duration = Duration::from_secs(30);
-/// Pause after a failed call.
-const CALL_PAUSE: Duration = Duration::from_millis(250);
-/// After a settle, confirmed messages wait so long for more to be recorded with them: one call costs as much as the deletion
-/// of a hundred rows. What was confirmed meanwhile is sent again if the process dies.
-const GATHER: Duration = Duration::from_millis(20);
-/// How often low marks are reported.
-const LOW_MARKS: Duration = Duration::from_secs(30);
-
-/// What an endpoint shares with the rest of the process.
-#[derive(Debug, Clone)]
-pub struct Shared {
-    /// Settings.
-    pub config: Arc<OutboxConfig>,
-    /// Whether the resource pauses everything.
-    pub paused: bool,
-    /// This process.
-    pub worker: Uuid,
-    /// Trusted time of the lease.
-    pub trust: Trust,
-    /// Session for reading.
-    pub reader: Arc<Mutex<Session>>,
-    /// Session for settling.
-    pub settler: Arc<Mutex<Session>>,
-    /// What is held.
-    pub claims: watch::Receiver<Arc<Claims>>,
-    /// What the poll has seen.
-    pub signal: watch::Receiver<Signal>,
-    /// Tells the poll that this endpoint waits for it.
-    pub waiters: Waiters,
-    /// Asks for a claim before its time.
-    pub claim_now: Arc<Notify>,
-    /// Low marks for the next renewal.
-    pub low_marks: Arc<std::sync::Mutex<LowMarks>>,
-    /// Broker.
-    pub transport: watch::Receiver<Transport>,
-    /// Set when the process drains.
-    pub draining: watch::Receiver<bool>,
-    /// Status.
-    pub status: Status,
-    /// Metrics.
-    pub metrics: OutboxMetrics,
-    /// Whether the sweep runs.
-    pub sweep: bool,
-}
-
-/// A partition that is held.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    epoch: i64,
-    hand_over: bool,
-    /// What waited of it was dropped, because it is to be given back.
-    quiet: bool,
-    releasing: bool,
-}
-
-impl Held {
-    /// Whether its messages may be taken in and handed out.
-    fn is_open(&self) -> bool {
-        !self.hand_over && !self.releasing
-    }
-}
-
-struct Endpoint {
+/// Serves an outbox until the process has drained.
+pub async fn serve(
     shared: Shared,
-    policy: Policy,
-    incarnation: Option<Uuid>,
-    held: BTreeMap<i16, Held>,
-    /// Last epoch of partitions that were held once, and when it was given up: an older answer must not bring them back.
-    dropped: BTreeMap<i16, (i64, Instant)>,
-    memory: Memory,
-    channels: Channels,
-    reports: mpsc::Receiver<Report>,
-    settling: Settling,
-    settle: Option<BoxFuture<'static, (Act, Result<Settled, Reason>)>>,
-    settle_after: Instant,
-    gather_until: Instant,
-    fetch: Option<BoxFuture<'static, (Asked, Fetched)>>,
-    fetch_after: Instant,
-    sweep: Sweep,
-    low_marks_at: Instant,
-    /// The condition of the endpoint that is raised, and when it was seen last.
-    unwell: Option<(&'static str, Instant)>,
-    /// Whether the poll knows that this endpoint waits for it.
-    waits: bool,
-}
-
-/// Serves the endpoint until the process has drained.
-pub async fn serve(shared: Shared) {
-    let (reports_to, reports) = mpsc::channel(shared.config.delivery.max_in_flight as usize + 64);
-    let mut tasks = tokio::task::JoinSet::new();
-    let channels = Channels::start(&shared, &reports_to, &mut tasks);
+    config: Arc<OutboxConfig>,
+    transport: watch::Receiver<Transport>,
+) {
+    let room = config.delivery.max_in_flight as usize + 64;
+    let (reports_to, reports) = mpsc::channel(room);
+    // Checked with the resource; a template that cannot be read is taken as it stands.
+    let template = Template::parse(&config.routing_key).unwrap_or_else(|_| Template {
+        parts: vec![Part::Text(config.routing_key.clone())],
+    });
+    let template = Arc::new(template);
+    let mut tasks = JoinSet::new();
+    let channels = (0..config.delivery.channels as usize).map(|channel| {
+        let (orders, taken) = mpsc::channel(room);
+        let publisher = Publisher {
+            channel,
+            config: config.clone(),
+            template: template.clone(),
+            trust: shared.trust.clone(),
+            duration: shared.metrics.duration.clone(),
+        };
+        tasks.spawn(publish::run(
+            publisher,
+            transport.clone(),
+            taken,
+            reports_to.clone(),
+        ));
+        orders
+    });
+    let runners = Runners::new(channels);
     drop(reports_to);
-    let mut endpoint = Endpoint::new(shared, channels, reports);
-    endpoint.work().await;
+    engine::serve(shared, runners, reports).await;
     tasks.shutdown().await;
 }
 
-impl Endpoint {
-    fn new(shared: Shared, channels: Channels, reports: mpsc::Receiver<Report>) -> Self {
-        let config = shared.config.clone();
-        let limits = Limits {
-            messages: config.delivery.max_in_flight as usize,
-            bytes: config.delivery.max_in_flight_bytes,
-        };
-        let now = Instant::now();
-        Self {
-            policy: Policy {
-                ordering: config.ordering,
-                retry: config.retry,
-                on_unroutable: config.on_unroutable,
-            },
-            incarnation: None,
-            held: BTreeMap::new(),
-            dropped: BTreeMap::new(),
-            memory: Memory::new(config.ordering.mode, limits),
-            channels,
-            reports,
-            settling: Settling::default(),
-            settle: None,
-            settle_after: now,
-            gather_until: now,
-            fetch: None,
-            fetch_after: now,
-            sweep: Sweep::new(),
-            low_marks_at: now,
-            unwell: None,
-            waits: false,
-            shared,
-        }
-    }
-
-    /// The loop: start what can be started, wait for whatever comes first, take account of it.
-    async fn work(&mut self) {
-        loop {
-            self.check_trust();
-            // Before the next fetch is started: under load one is always under way, and nothing would ever go back.
-            self.give_partitions_back();
-            self.hand_out().await;
-            self.start_settle();
-            self.start_fetch();
-            self.report_low_marks();
-            self.report_counts();
-            self.forget_refusals();
-            if self.is_drained() {
-                return;
-            }
-            let timer = self.next_timer();
-            tokio::select! {
-                biased;
-                Some(report) = self.reports.recv() => self.on_report(report),
-                (act, answer) = ready(&mut self.settle), if self.settle.is_some() => {
-                    self.settle = None;
-                    self.on_settled(act, answer).await;
-                }
-                (asked, fetched) = ready(&mut self.fetch), if self.fetch.is_some() => {
-                    self.fetch = None;
-                    self.on_fetched(&asked, fetched);
-                }
-                Ok(()) = self.shared.claims.changed() => self.on_claims(),
-                Ok(()) = self.shared.signal.changed() => {}
-                Ok(()) = self.shared.transport.changed() => {}
-                Ok(()) = self.shared.draining.changed() => self.on_drain(),
-                () = tokio::time::sleep_until(timer.into()) => {}
-            }
-            while let Ok(report) = self.reports.try_recv() {
-                self.on_report(report);
-            }
-        }
-    }
-
-    fn is_draining(&self) -> bool {
-        *self.shared.draining.borrow()
-    }
-
-    fn is_drained(&self) -> bool {
-        self.is_draining()
-            && self.held.is_empty()
-            && self.settle.is_none()
-            && self.settling.is_empty()
-            && self.memory.lanes.in_flight() == 0
-    }
-
-    /// Stop: nothing new is read or handed out; what is in flight is waited for.
-    fn on_drain(&mut self) {
-        self.give_partitions_back();
-    }
-
-    /// Drops what waits of a partition that is to be given back. It was read, so the low mark must not pass it.
-    fn quieten(&mut self, partition: i16) {
-        let Some(held) = self.held.get_mut(&partition).filter(|held| !held.quiet) else {
-            return;
-        };
-        held.quiet = true;
-        self.memory.quieten(partition);
-    }
-
-    fn report_counts(&self) {
-        self.shared
-            .status
-            .count(&self.shared.config.name, |counts| {
-                counts.in_flight = self.memory.lanes.in_flight();
-                counts.leases = self.held.len();
-            });
-    }
-
-    /// Starts the next settle, if one waits and none is under way.
-    fn start_settle(&mut self) {
-        if self.settle.is_some() || Instant::now() < self.settle_after || self.gathers() {
-            return;
-        }
-        let Some(mut act) = self.settling.next_act() else {
-            return;
-        };
-        act.renew_epochs(|partition| self.held.get(&partition).map(|held| held.epoch));
-        self.memory.settle_begins();
-        hooks::abort_at(act.abort_point());
-        let (settler, worker, endpoint) = (
-            self.shared.settler.clone(),
-            self.shared.worker,
-            self.shared.config.name.clone(),
-        );
-        self.settle = Some(Box::pin(async move {
-            let mut session = settler.lock().await;
-            let answer = session
-                .call(CALL, async |link| act.run(link, worker, &endpoint).await)
-                .await;
-            hooks::abort_at("settled");
-            (act, answer)
-        }));
-    }
-
-    /// Whether what is to be recorded can wait for more. Nothing waits while partitions are to be given back.
-    fn gathers(&self) -> bool {
-        Instant::now() < self.gather_until
-            && self.settling.can_wait()
-            && !self.is_draining()
-            && self.held.values().all(Held::is_open)
-    }
-
-    /// Whether something is to be read, and there is room and a way to publish.
-    fn should_fetch(&mut self) -> bool {
-        if self.fetch.is_some()
-            || self.memory.reading.is_empty()
-            || self.is_draining()
-            || self.is_paused()
-        {
-            return false;
-        }
-        if Instant::now() < self.fetch_after
-            || !self.memory.lanes.wants_more()
-            || !self.channels.take_messages()
-        {
-            return false;
-        }
-        let held = &self.held;
-        let is_open = |partition| held.get(&partition).is_some_and(Held::is_open);
-        self.memory
-            .wants_fetch(&self.shared.signal.borrow(), Instant::now(), is_open)
-    }
-
-    fn is_paused(&self) -> bool {
-        self.shared.paused || self.shared.config.paused
-    }
-
-    /// Starts the next fetch or sweep; asks for a poll where there is nothing to read.
-    fn start_fetch(&mut self) {
-        self.note_incarnation_of_signal();
-        if self.should_fetch() {
-            self.memory.seen = Some(Seen::of(&self.shared.signal.borrow()));
-            let asked = self.plan_fetch();
-            self.fetch = Some(self.read(asked));
-        } else if self.fetch.is_none()
-            && self.shared.sweep
-            && !self.is_draining()
-            && !self.is_paused()
-            && let Some(asked) = self.sweep.plan(&self.memory.reading, &self.shared.config)
-        {
-            self.fetch = Some(self.read(asked));
-        }
-        self.memory.reads = self.fetch.is_some();
-        self.wait_for_poll(self.fetch.is_none() && self.memory.lanes.wants_more());
-    }
-
-    fn wait_for_poll(&mut self, waits: bool) {
-        if self.waits != waits {
-            self.waits = waits;
-            self.shared.waiters.change(waits);
-        }
-    }
-
-    fn note_incarnation_of_signal(&mut self) {
-        let incarnation = self.shared.signal.borrow().incarnation;
-        if self.incarnation.is_some() && incarnation.is_some() && incarnation != self.incarnation {
-            // A claim tells which of the two is the newer one.
-            self.shared.claim_now.notify_one();
-        }
-    }
-
-    fn read(&self, asked: Asked) -> BoxFuture<'static, (Asked, Fetched)> {
-        let reader = self.shared.reader.clone();
-        Box::pin(async move {
-            let mut session = reader.lock().await;
-            let fetch = asked.fetch.clone();
-            let answer = session
-                .call(CALL, async |link| {
-                    store::fetch_outbox_batch(link, &fetch).await
-                })
-                .await;
-            (asked, answer)
-        })
-    }
-
-    fn next_timer(&self) -> Instant {
-        let now = Instant::now();
-        let mut timer = now + Duration::from_secs(1);
-        let mut at = |when: Instant| timer = timer.min(when.max(now + Duration::from_millis(1)));
-        if !self.held.is_empty() {
-            at(self.shared.trust.until());
-        }
-        // A due time that has passed is acted on when there is room; it needs no timer.
-        if let Some(due) = self.memory.next_due.filter(|due| *due > now) {
-            at(due);
-        }
-        if self.settle_after > now {
-            at(self.settle_after);
-        }
-        if self.fetch_after > now {
-            at(self.fetch_after);
-        }
-        if !self.settling.is_empty() && self.gather_until > now {
-            at(self.gather_until);
-        }
-        if let Some(paused) = self.channels.paused_until() {
-            at(paused);
-        }
-        timer
-    }
-
-    fn scope(&self) -> Scope {
-        Scope::Endpoint(self.shared.config.name.clone())
-    }
-}
-
-/// Waits for a future that may not be there; callers check that it is.
-async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
+/// What the engine needs to know of an outbox.
+pub fn settings(config: &OutboxConfig) -> Settings {
+    let delivery = &config.delivery;
+    Settings {
+        name: config.name.clone(),
+        direction: Direction::Outbox,
+        paused: config.paused,
+        batch_size: delivery.batch_size as usize,
+        limits: Limits {
+            messages: delivery.max_in_flight as usize,
+            bytes: delivery.max_in_flight_bytes,
+        },
+        max_message_bytes: delivery.max_message_bytes,
+        bodies: true,
+        ordering: config.ordering,
+        retry: config.retry,
+        on_unroutable: config.on_unroutable,
+        target: format!("exchange '{}'", config.exchange),
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postroom_crds::worker_config::{OutboxConfig, WorkerConfig};
+use postroom_crds::worker_config::{HandlerConfig, WorkerConfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
@@ -13,16 +13,16 @@ use uuid::Uuid;
 use crate::backoff::Backoff;
 use crate::broker::{self, Transport};
 use crate::database::Database;
+use crate::engine::{Settings, Shared};
 use crate::heart::{Claims, Heart};
 use crate::http::{self, Served};
 use crate::lease::Trust;
 use crate::metrics::METRICS;
-use crate::outbox::{self, Shared};
 use crate::poll::{self, Waiters};
 use crate::reason::Reason;
 use crate::status::{Scope, Status};
-use crate::store::{self, Claimant, Signal};
-use crate::{migrate, upkeep};
+use crate::store::{self, Claimant, Direction, Signal};
+use crate::{inbox, migrate, outbox, upkeep};
 
 /// The drain ends so long before the grace period does.
 const BEFORE_THE_KILL: Duration = Duration::from_secs(5);
@@ -111,13 +111,19 @@ fn served(config: &WorkerConfig, status: &Status) -> Served {
     Served {
         namespace: config.namespace.clone(),
         name: config.name.clone(),
-        endpoints: config
-            .outboxes
-            .iter()
-            .map(|outbox| outbox.name.clone())
-            .collect(),
+        endpoints: names(config),
         status: status.clone(),
     }
+}
+
+/// All endpoints, in the order of the resource.
+fn names(config: &WorkerConfig) -> Vec<(String, Direction)> {
+    let outboxes = config.outboxes.iter();
+    let outboxes = outboxes.map(|outbox| (outbox.name.clone(), Direction::Outbox));
+    let inboxes = config.inboxes.iter();
+    outboxes
+        .chain(inboxes.map(|inbox| (inbox.name.clone(), Direction::Inbox)))
+        .collect()
 }
 
 fn host_name() -> String {
@@ -240,36 +246,54 @@ fn start(
     let waiters = Waiters::default();
     let (signal, signalled) = watch::channel(Signal::default());
     let (claims, claimed) = watch::channel(Arc::new(Claims::default()));
-    let served = with_transports(config, transports);
+    let share = |settings: Settings| Shared {
+        metrics: METRICS.endpoint(
+            &config.namespace,
+            &config.name,
+            &settings.name,
+            settings.direction,
+        ),
+        config: Arc::new(settings),
+        paused: config.paused,
+        worker: claimant.id,
+        trust: trust.clone(),
+        reader: reader.clone(),
+        settler: settler.clone(),
+        claims: claimed.clone(),
+        signal: signalled.clone(),
+        waiters: waiters.clone(),
+        claim_now: claim_now.clone(),
+        low_marks: Arc::clone(&low_marks),
+        transport: None,
+        draining: draining.clone(),
+        status: status.clone(),
+        sweep,
+    };
 
     let mut endpoints = JoinSet::new();
-    for (outbox, transport) in &served {
-        endpoints.spawn(outbox::serve(Shared {
-            config: outbox.clone(),
-            paused: config.paused,
-            worker: claimant.id,
-            trust: trust.clone(),
-            reader: reader.clone(),
-            settler: settler.clone(),
-            claims: claimed.clone(),
-            signal: signalled.clone(),
-            waiters: waiters.clone(),
-            claim_now: claim_now.clone(),
-            low_marks: Arc::clone(&low_marks),
-            transport: transport.clone(),
-            draining: draining.clone(),
-            status: status.clone(),
-            metrics: METRICS.outbox(&config.namespace, &config.name, &outbox.name),
-            sweep,
-        }));
+    let mut served = Vec::new();
+    for outbox in &config.outboxes {
+        let Some(transport) = transport_of(&outbox.transport, transports) else {
+            continue;
+        };
+        served.push((outbox.name.clone(), Some(transport.clone())));
+        let shared = Shared {
+            transport: Some(transport.clone()),
+            ..share(outbox::settings(outbox))
+        };
+        endpoints.spawn(outbox::serve(shared, Arc::new(outbox.clone()), transport));
+    }
+    for inbox in &config.inboxes {
+        served.push((inbox.name.clone(), None));
+        if let HandlerConfig::SqlFunction(function) = &inbox.handler {
+            let shared = share(inbox::settings(inbox, function));
+            endpoints.spawn(inbox::serve(shared, function.clone(), database.clone()));
+        }
     }
     let heart = Heart {
         claimant: claimant.clone(),
         lease: Duration::from_secs(u64::from(config.worker.lease_seconds)),
-        endpoints: served
-            .iter()
-            .map(|(outbox, transport)| (outbox.name.clone(), transport.clone()))
-            .collect(),
+        endpoints: served,
         session: database.session("claim"),
         trust,
         claims,
@@ -285,21 +309,9 @@ fn start(
     endpoints
 }
 
-/// The outboxes with the state of their transports.
-fn with_transports(
-    config: &WorkerConfig,
-    transports: &Transports,
-) -> Vec<(Arc<OutboxConfig>, watch::Receiver<Transport>)> {
-    let transport_of = |outbox: &OutboxConfig| {
-        let mut named = transports
-            .iter()
-            .filter(|(name, _)| *name == outbox.transport);
-        named.next().map(|(_, state)| state.clone())
-    };
-    let outboxes = config.outboxes.iter();
-    outboxes
-        .filter_map(|outbox| Some((Arc::new(outbox.clone()), transport_of(outbox)?)))
-        .collect()
+fn transport_of(name: &str, transports: &Transports) -> Option<watch::Receiver<Transport>> {
+    let mut named = transports.iter().filter(|(known, _)| known == name);
+    named.next().map(|(_, state)| state.clone())
 }
 
 /// Longest pause of the poll: the shortest that an endpoint asks for.

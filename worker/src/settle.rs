@@ -9,10 +9,10 @@ use sqlx::{Executor, Row as _};
 use uuid::Uuid;
 
 use crate::database::Link;
+use crate::engine::message::{Identity, Mark};
 use crate::hooks;
-use crate::outbox::message::{Identity, Mark};
-use crate::store::interval;
 use crate::store::types::xacts;
+use crate::store::{Direction, interval};
 
 /// What a settle answers.
 #[derive(Debug, Clone, Default)]
@@ -95,10 +95,11 @@ impl Keys {
     }
 }
 
-/// Deletes what was confirmed.
-pub async fn complete_outbox_published(
+/// Deletes what was published and confirmed, or handled.
+pub async fn complete_messages(
     link: &mut Link<'_>,
     worker: Uuid,
+    direction: Direction,
     endpoint: &str,
     claims: &mut [Claim],
 ) -> Result<Settled, sqlx::Error> {
@@ -108,6 +109,8 @@ pub async fn complete_outbox_published(
         "select '{}'::smallint[], '{}'::smallint[], '{}'::bigint[], incarnation from @schema@.complete_outbox_published($1, $2, $3, $4, $5::text[]::xid8[], $6, \
          array(select coalesce(o.message_id, k.m) from unnest($3, $5::text[]::xid8[], $6, $7) k(p, x, i, m) left join @schema@.outbox o \
          on o.endpoint = $2 and o.partition = k.p and o.xact = k.x and o.id = k.i))"
+    } else if direction == Direction::Inbox {
+        "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.complete_inbox_handled($1, $2, $3, $4, $5::text[]::xid8[], $6, $7)"
     } else {
         "select lost_partitions, freed_partitions, freed_removals, incarnation from @schema@.complete_outbox_published($1, $2, $3, $4, $5::text[]::xid8[], $6, $7)"
     };

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::reason::Reason;
-use crate::store::Backlog;
+use crate::store::{Backlog, Direction};
 
 /// A measurement older than this is unknown.
 const STALE: Duration = Duration::from_secs(60);
@@ -160,7 +160,7 @@ impl Status {
     }
 
     /// What `/stats` answers, and whether the numbers are known.
-    pub fn report(&self, endpoints: &[String]) -> (bool, serde_json::Value) {
+    pub fn report(&self, endpoints: &[(String, Direction)]) -> (bool, serde_json::Value) {
         let measured = self.backlog();
         let state = self.lock();
         let conditions: Vec<_> = state
@@ -175,10 +175,10 @@ impl Status {
         let known = measured.is_some();
         let rows: Vec<_> = endpoints
             .iter()
-            .map(|name| {
+            .map(|(name, direction)| {
                 let counts = state.counts.get(name).cloned().unwrap_or_default();
                 let row = measured.as_ref().and_then(|(rows, _)| rows.iter().find(|row| row.endpoint == *name));
-                let mut entry = json!({"name": name, "direction": "Outbox", "in_flight": counts.in_flight, "leases": counts.leases,
+                let mut entry = json!({"name": name, "direction": direction.name(), "in_flight": counts.in_flight, "leases": counts.leases,
                     "last_delivery_time": counts.last_delivery.map(crate::clock::rfc3339), "errors": counts.errors});
                 if let (Some(row), Some(entry)) = (row, entry.as_object_mut()) {
                     entry.insert("pending".into(), row.pending.into());

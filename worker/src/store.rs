@@ -13,7 +13,7 @@ use sqlx::{Executor, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::database::Link;
-use crate::outbox::message::{Batch, Identity, Key, Mark, Message, Place, Row, Snapshot, Stream};
+use crate::engine::message::{Batch, Identity, Key, Mark, Message, Place, Row, Snapshot, Stream};
 use types::{Seconds, xact, xacts, xacts_of};
 
 /// Who claims.
@@ -173,22 +173,55 @@ pub struct Fetch {
     pub max_bytes: i64,
 }
 
-/// The next rows, all in one snapshot.
-pub async fn fetch_outbox_batch(link: &mut Link<'_>, fetch: &Fetch) -> Result<Batch, sqlx::Error> {
+/// Which way messages go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the database to the broker.
+    Outbox,
+    /// From the broker to a handler.
+    Inbox,
+}
+
+impl Direction {
+    /// As the database and the metrics have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Outbox => "Outbox",
+            Self::Inbox => "Inbox",
+        }
+    }
+
+    const fn fetch(self) -> &'static str {
+        match self {
+            Self::Outbox => "fetch_outbox_batch",
+            Self::Inbox => "fetch_inbox_batch",
+        }
+    }
+}
+
+/// The next rows, all in one snapshot; `bodies` says whether with their bodies.
+pub async fn fetch_batch(
+    link: &mut Link<'_>,
+    direction: Direction,
+    fetch: &Fetch,
+    bodies: bool,
+) -> Result<Batch, sqlx::Error> {
     let ids: Vec<i64> = fetch.places.iter().map(|p| p.id).collect();
     let query = link
-        .query(
+        .query(&format!(
             "select kind, partition, xid8send(xact), id, message_id, tenant, stream, type, routing_key, content_type, headers, body, correlation_id, causation_id, \
              traceparent, idempotency_key, created_at, expired, attempts, deferrals, snapshot::text, next_due_in, incarnation, low_marks::text[]::bigint[], removals \
-             from @schema@.fetch_outbox_batch($1, $2, $3::text[]::xid8[], $4, $5::text[]::xid8[], $6, $7)",
-        )
+             from @schema@.{}($1, $2, $3::text[]::xid8[], $4, $5::text[]::xid8[], $6, $7, $8)",
+            direction.fetch()
+        ))
         .bind(&fetch.endpoint)
         .bind(&fetch.partitions)
         .bind(xacts(fetch.places.iter().map(|p| p.xact)))
         .bind(ids)
         .bind(xacts(fetch.running.iter().copied()))
         .bind(fetch.max_rows)
-        .bind(fetch.max_bytes);
+        .bind(fetch.max_bytes)
+        .bind(bodies);
     let rows = link.connection.fetch_all(query).await?;
     let mut batch = Batch::default();
     batch.rows.reserve(rows.len());
@@ -236,7 +269,7 @@ fn message(row: &PgRow) -> Result<Arc<Message>, sqlx::Error> {
         routing_key: row.try_get(8)?,
         content_type: row.try_get(9)?,
         headers: row.try_get(10)?,
-        body: row.try_get(11)?,
+        body: row.try_get::<Option<_>, _>(11)?.unwrap_or_default(),
         correlation_id: row.try_get(12)?,
         causation_id: row.try_get(13)?,
         traceparent: row.try_get(14)?,

@@ -21,11 +21,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::message::Message;
-use super::outcome::Outcome;
 use super::wire;
 use crate::backoff::Backoff;
 use crate::broker::{Transport, Up};
+use crate::engine::message::Message;
+use crate::engine::outcome::Outcome;
+use crate::engine::runners::{Order, Report};
 use crate::hooks;
 use crate::lease::Trust;
 use crate::reason::{self, Reason};
@@ -34,26 +35,6 @@ use crate::reason::{self, Reason};
 const CHANNEL: Duration = Duration::from_secs(5);
 /// How often the age of the oldest unconfirmed message is looked at.
 const TICK: Duration = Duration::from_millis(200);
-
-/// What a channel tells the endpoint.
-#[derive(Debug)]
-pub enum Report {
-    /// It takes messages.
-    Ready(usize),
-    /// Outcomes of messages.
-    Outcomes(Vec<(Arc<Message>, Outcome)>),
-    /// It takes no messages until it is ready again; everything unconfirmed has come back as unknown.
-    Closed {
-        /// Which channel.
-        channel: usize,
-        /// Why.
-        reason: Reason,
-        /// Whether the broker closed it for something that was published.
-        by_message: bool,
-        /// Messages that were unconfirmed.
-        suspects: Vec<Arc<Message>>,
-    },
-}
 
 /// What a channel needs to know.
 #[derive(Debug, Clone)]
@@ -74,7 +55,7 @@ pub struct Publisher {
 pub async fn run(
     publisher: Publisher,
     mut transport: watch::Receiver<Transport>,
-    mut orders: mpsc::Receiver<Vec<Arc<Message>>>,
+    mut orders: mpsc::Receiver<Order>,
     reports: mpsc::Sender<Report>,
 ) {
     let mut backoff = Backoff::default();
@@ -84,7 +65,7 @@ pub async fn run(
             order = orders.recv() => match order {
                 None => return,
                 Some(order) => {
-                    give_back(order, &reports).await;
+                    give_back(order.messages, &reports).await;
                     continue;
                 }
             },
@@ -119,7 +100,7 @@ pub async fn run(
             }
         };
         let report = Report::Closed {
-            channel: publisher.channel,
+            runner: publisher.channel,
             reason: end.reason,
             by_message: end.by_message,
             suspects: end.suspects,
@@ -148,7 +129,7 @@ async fn give_back(order: Vec<Arc<Message>>, reports: &mpsc::Sender<Report>) {
         .map(|message| (message, Outcome::Unknown))
         .collect();
     // Nobody listens any more only when the endpoint has ended.
-    drop(reports.send(Report::Outcomes(outcomes)).await);
+    drop(reports.send(Report::outcomes(outcomes)).await);
 }
 
 async fn open(up: &Up) -> Result<Channel, Reason> {
@@ -222,7 +203,7 @@ impl<'a> Flight<'a> {
         &mut self,
         up: &Up,
         transport: &mut watch::Receiver<Transport>,
-        orders: &mut mpsc::Receiver<Vec<Arc<Message>>>,
+        orders: &mut mpsc::Receiver<Order>,
         reports: &mpsc::Sender<Report>,
     ) -> Option<End> {
         let mut tick = tokio::time::interval(TICK);
@@ -231,7 +212,7 @@ impl<'a> Flight<'a> {
             let failed = tokio::select! {
                 biased;
                 order = orders.recv() => {
-                    self.publish(order?, reports).await;
+                    self.publish(order?.messages, reports).await;
                     None
                 }
                 Some(first) = self.confirms.next(), if !self.confirms.is_empty() => self.collect(first, reports).await,
@@ -267,7 +248,7 @@ impl<'a> Flight<'a> {
             }
         }
         if !refused.is_empty() {
-            drop(reports.send(Report::Outcomes(refused)).await);
+            drop(reports.send(Report::outcomes(refused)).await);
         }
         hooks::abort_at("published");
     }
@@ -346,7 +327,7 @@ impl<'a> Flight<'a> {
             }
         }
         if !decided.is_empty() {
-            drop(reports.send(Report::Outcomes(decided)).await);
+            drop(reports.send(Report::outcomes(decided)).await);
         }
         failed
     }

@@ -13,7 +13,7 @@ use lapin::types::{
 use postroom_crds::routing_key::{Part, Template};
 use serde_json::Value;
 
-use super::message::{Message, Stream};
+use crate::engine::message::{Message, Stream};
 
 mod size;
 

@@ -5,7 +5,7 @@ fn report(dry_run: bool) -> Report {
     Report {
         database: "shop".to_owned(),
         schema: "postroom".to_owned(),
-        version: 7,
+        version: 8,
         dry_run,
         owner: "shop_postroom_owner".to_owned(),
         roles: Some(RoleNames::new("shop", "postroom")),

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::outbox::message::samples::message;
+use crate::engine::message::samples::message;
 
 const NO_LIMIT: u32 = 0;
 

@@ -5,8 +5,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use postroom_crds::worker_config::OutboxConfig;
-
 use super::Endpoint;
 use super::intake::Asked;
 use super::message::{Batch, Place, Row};
@@ -41,7 +39,7 @@ impl Sweep {
     }
 
     /// The next slice, when it is time.
-    pub(super) fn plan(&mut self, reading: &Reading, config: &OutboxConfig) -> Option<Asked> {
+    pub(super) fn plan(&mut self, reading: &Reading, endpoint: &str) -> Option<Asked> {
         if Instant::now() < self.next || reading.is_empty() {
             return None;
         }
@@ -52,7 +50,7 @@ impl Sweep {
         };
         self.at = Some((partition, place));
         let fetch = Fetch {
-            endpoint: config.name.clone(),
+            endpoint: endpoint.to_owned(),
             partitions: vec![partition],
             places: vec![place],
             running: Vec::new(),

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::message::{Identity, Message};
 use crate::database::Link;
 use crate::settle::{self, Burial, Claim, Deferral, Release, Settled};
+use crate::store::Direction;
 
 /// Most messages of one call.
 const BATCH: usize = 2_000;
@@ -93,12 +94,13 @@ impl Act {
         &self,
         link: &mut Link<'_>,
         worker: Uuid,
+        direction: Direction,
         endpoint: &str,
     ) -> Result<Settled, sqlx::Error> {
         match self {
             Self::Complete(messages) => {
                 let mut claims: Vec<_> = messages.iter().map(|(claim, _)| *claim).collect();
-                settle::complete_outbox_published(link, worker, endpoint, &mut claims).await
+                settle::complete_messages(link, worker, direction, endpoint, &mut claims).await
             }
             Self::Clear(identities) => {
                 let mut claims: Vec<_> = identities
@@ -106,7 +108,8 @@ impl Act {
                     .map(|&identity| Claim { identity, epoch: 0 })
                     .collect();
                 let settled =
-                    settle::complete_outbox_published(link, worker, endpoint, &mut claims).await?;
+                    settle::complete_messages(link, worker, direction, endpoint, &mut claims)
+                        .await?;
                 Ok(Settled {
                     lost: Vec::new(),
                     ..settled

@@ -1,7 +1,7 @@
 //! Cursors, ranges that are read again, skipped lanes and low marks. What all of it is for is in `memory/tests.rs`.
 
 use super::*;
-use crate::outbox::message::Stream;
+use crate::engine::message::Stream;
 
 const P: i16 = 3;
 

@@ -27,11 +27,11 @@ pub(super) struct Asked {
 impl Endpoint {
     /// What the next fetch asks for.
     pub(super) fn plan_fetch(&mut self) -> Asked {
-        let delivery = &self.shared.config.delivery;
+        let config = &self.shared.config;
         let mut fetch = self.memory.plan(
-            &self.shared.config.name,
-            i32::try_from(delivery.batch_size).unwrap_or(i32::MAX),
-            i64::try_from(delivery.max_in_flight_bytes / 2).unwrap_or(i64::MAX),
+            &config.name,
+            i32::try_from(config.batch_size).unwrap_or(i32::MAX),
+            i64::try_from(config.limits.bytes / 2).unwrap_or(i64::MAX),
         );
         if hooks::broken("split") {
             // Half of the partitions, but one set of remembered transactions: two snapshots share it.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::message::Message;
 use super::outcome::{Decision, Outcome};
-use super::publish::Report;
+use super::runners::Report;
 use super::settling::Act;
 use super::{CALL_PAUSE, Endpoint, GATHER};
 use crate::backoff::chance;
@@ -20,35 +20,55 @@ const CONDITION: Duration = Duration::from_secs(60);
 /// A refusal is shown for so long after the last one. Refused messages are tried again sooner than that.
 const REFUSAL: Duration = Duration::from_secs(10);
 
+/// Whether no message of the endpoint can be run, until somebody mends it.
+fn concerns_endpoint(code: &str) -> bool {
+    matches!(code, "TopologyMissing" | "AccessRefused" | "NoHandler")
+}
+
 impl Endpoint {
     pub(super) fn on_report(&mut self, report: Report) {
         match report {
-            Report::Ready(channel) => {
-                self.channels.opened(channel);
+            Report::Ready(runner) => {
+                self.runners.opened(runner);
                 self.reconnected();
             }
-            Report::Outcomes(outcomes) => {
+            Report::Outcomes {
+                outcomes,
+                freed,
+                incarnation,
+            } => {
+                // Messages that went with their effect.
+                let mut gone = Vec::new();
                 for (message, outcome) in outcomes {
+                    if matches!(outcome, Outcome::Handled | Outcome::Gone) {
+                        gone.push(message.clone());
+                    }
                     self.on_outcome(message, outcome);
+                }
+                if !gone.is_empty() {
+                    self.memory.settled(gone.iter(), &freed);
+                }
+                if incarnation.is_some() {
+                    self.is_same_incarnation(incarnation);
                 }
             }
             Report::Closed {
-                channel,
+                runner,
                 reason,
                 by_message,
                 suspects,
-            } => self.on_closed(channel, reason, by_message, suspects),
+            } => self.on_closed(runner, reason, by_message, suspects),
         }
     }
 
     fn on_closed(
         &mut self,
-        channel: usize,
+        runner: usize,
         reason: Reason,
         by_message: bool,
         mut suspects: Vec<Arc<Message>>,
     ) {
-        self.channels.closed(channel, by_message, suspects.len());
+        self.runners.closed(runner, by_message, suspects.len());
         self.shared
             .status
             .count(&self.shared.config.name, |counts| {
@@ -59,12 +79,12 @@ impl Endpoint {
         } else {
             None
         };
-        // A missing exchange or right is nobody's fault but the endpoint's.
-        if by_message && matches!(reason.code, "TopologyMissing" | "AccessRefused") {
+        // A missing exchange, handler or right is nobody's fault but the endpoint's.
+        if by_message && concerns_endpoint(reason.code) {
             if let Some(message) = alone {
                 self.on_outcome(message, Outcome::Unknown);
             }
-            self.on_endpoint_failure(channel, reason);
+            self.on_endpoint_failure(runner, reason);
         } else if let Some(message) = alone {
             self.on_outcome(message, Outcome::ClosedChannel(reason.message));
         } else if !by_message {
@@ -86,10 +106,11 @@ impl Endpoint {
     }
 
     fn on_outcome(&mut self, message: Arc<Message>, outcome: Outcome) {
-        let confirmed = outcome == Outcome::Confirmed;
+        let confirmed = matches!(outcome, Outcome::Confirmed | Outcome::Handled);
         let key = message.identity.key;
-        self.channels.returned(key.partition, confirmed);
+        self.runners.returned(key.partition, confirmed);
         self.count(&message, &outcome);
+        let lost = outcome.clone();
         let decision = self.policy.decide(&message, outcome, chance());
         match decision {
             Decision::Complete => {
@@ -102,7 +123,14 @@ impl Endpoint {
                     self.settling.complete(self.claim_of(&message), message);
                 }
             }
+            Decision::Nothing => self.memory.lanes.settling(&message, false),
             Decision::SendAgain => {
+                if let Outcome::Lost(epoch) = lost
+                    && self.held.get(&key.partition).map(|held| held.epoch) == Some(epoch)
+                {
+                    self.lose(key.partition);
+                    self.shared.claim_now.notify_one();
+                }
                 let held = self.held.get(&key.partition);
                 self.memory
                     .send_again(message, held.is_some_and(|held| held.quiet));
@@ -147,8 +175,8 @@ impl Endpoint {
     fn count(&mut self, message: &Message, outcome: &Outcome) {
         let metrics = &self.shared.metrics;
         let code = match outcome {
-            Outcome::Confirmed => {
-                metrics.delivered.inc();
+            Outcome::Confirmed | Outcome::Handled => {
+                metrics.done.inc();
                 #[expect(clippy::cast_precision_loss, reason = "a delay in seconds")]
                 metrics
                     .end_to_end
@@ -161,7 +189,7 @@ impl Endpoint {
                 self.recover(message.deferrals > 0);
                 return;
             }
-            Outcome::Unknown => return,
+            Outcome::Unknown | Outcome::Gone | Outcome::Lost(_) => return,
             Outcome::Returned(_) => {
                 metrics.unroutable.inc();
                 "Unroutable"
@@ -172,6 +200,9 @@ impl Endpoint {
             }
             Outcome::Unpublishable(_) => "Unpublishable",
             Outcome::ClosedChannel(_) => "ChannelClosed",
+            Outcome::HandlerFailed(_) | Outcome::RetryIn(..) => "HandlerFailed",
+            Outcome::HandlerRefused(_) => "HandlerRefused",
+            Outcome::NotHandled(_) => "NoHandler",
         };
         self.shared
             .status
@@ -196,7 +227,7 @@ impl Endpoint {
         let is_over = match code {
             // While a full queue drains, messages are taken and refused in turn.
             "Nacked" => false,
-            "Unroutable" => had_failed || at.elapsed() > CONDITION,
+            "Unroutable" | "NoHandler" => had_failed || at.elapsed() > CONDITION,
             _ => true,
         };
         if is_over {
@@ -222,7 +253,12 @@ impl Endpoint {
         let about_messages = |code| {
             matches!(
                 code,
-                "Unroutable" | "Nacked" | "TopologyMissing" | "AccessRefused" | "ConfirmTimeout"
+                "Unroutable"
+                    | "Nacked"
+                    | "TopologyMissing"
+                    | "AccessRefused"
+                    | "ConfirmTimeout"
+                    | "NoHandler"
             )
         };
         if self.unwell.is_some_and(|(code, _)| !about_messages(code)) {
@@ -244,9 +280,20 @@ impl Endpoint {
                 "the broker refused a message",
                 "Look for a full queue behind the exchange; messages are tried again by themselves.",
             )),
+            Outcome::NotHandled(text) => Some(Reason::new(
+                "NoHandler",
+                format!("the handler does not know a message: {text}"),
+                "Deploy a handler that knows its type; the message waits and is tried again by itself. The view blocked_stream shows which ones wait.",
+            )),
             Outcome::Confirmed
+            | Outcome::Handled
+            | Outcome::Gone
+            | Outcome::Lost(_)
             | Outcome::Unknown
             | Outcome::Unpublishable(_)
+            | Outcome::HandlerFailed(_)
+            | Outcome::HandlerRefused(_)
+            | Outcome::RetryIn(..)
             | Outcome::ClosedChannel(_) => None,
         }
     }
@@ -324,11 +371,11 @@ impl Endpoint {
             Act::Attempt(_, message) => {
                 let runs = self.memory.suspects.is_run(&message);
                 if same && runs && settled.deferred > 0 {
-                    self.publish_suspect(&message).await;
+                    self.run_suspect(&message).await;
                 } else {
                     let partition = message.identity.key.partition;
                     self.memory.lanes.settling(&message, false);
-                    self.channels.returned(partition, false);
+                    self.runners.returned(partition, false);
                     if settled.deferred == 0 && !is_lost(&message) {
                         self.memory.settled(std::iter::once(&message), &[]); // its row is gone
                     }

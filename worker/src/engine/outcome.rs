@@ -1,4 +1,4 @@
-//! What the broker did with a message, and what follows from it.
+//! What the broker or the handler did with a message, and what follows from it.
 //!
 //! Pure: one function from outcome and policy to decision.
 
@@ -10,7 +10,7 @@ use postroom_crds::inbox_outbox::outbox::{
 
 use super::message::Message;
 
-/// What became of one published message.
+/// What became of one message that was run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Confirmed and not returned.
@@ -25,6 +25,20 @@ pub enum Outcome {
     Unpublishable(String),
     /// It was alone when the broker closed the channel.
     ClosedChannel(String),
+    /// The handler's effect is committed, and the row went with it.
+    Handled,
+    /// There was no such row any more.
+    Gone,
+    /// The handler raised an error.
+    HandlerFailed(String),
+    /// The handler said that it can never be handled (PR100).
+    HandlerRefused(String),
+    /// The handler asked for another try after so long (PR101).
+    RetryIn(Duration, String),
+    /// The handler does not know this kind of message (PR102).
+    NotHandled(String),
+    /// The lease of its partition, under this epoch, is not ours any more.
+    Lost(i64),
 }
 
 /// What to do next.
@@ -32,6 +46,8 @@ pub enum Outcome {
 pub enum Decision {
     /// Delete the row.
     Complete,
+    /// Nothing is left to record.
+    Nothing,
     /// Send it again, as soon as that is possible.
     SendAgain,
     /// Put it off.
@@ -79,7 +95,28 @@ impl Policy {
     pub fn decide(&self, message: &Message, outcome: Outcome, chance: f64) -> Decision {
         match outcome {
             Outcome::Confirmed => Decision::Complete,
-            Outcome::Unknown => Decision::SendAgain,
+            Outcome::Handled | Outcome::Gone => Decision::Nothing,
+            Outcome::Unknown | Outcome::Lost(_) => Decision::SendAgain,
+            Outcome::HandlerFailed(error) => self.failed(message, "HandlerFailed", error, chance),
+            Outcome::HandlerRefused(error) => Decision::Bury {
+                counted: true,
+                reason: "HandlerRefused",
+                error,
+            },
+            Outcome::RetryIn(asked, error) => {
+                let mut decision = self.failed(message, "HandlerFailed", error, chance);
+                if let Decision::Defer { delay, .. } = &mut decision {
+                    *delay = asked;
+                }
+                decision
+            }
+            Outcome::NotHandled(error) => Decision::Defer {
+                delay: refusal_pause(message.deferrals),
+                counted: false,
+                blocking: self.ordering.mode != OrderingMode::None,
+                reason: "NoHandler",
+                error,
+            },
             Outcome::Returned(error) => match self.on_unroutable {
                 OnUnroutable::Retry => self.failed(message, "Unroutable", error, chance),
                 OnUnroutable::DeadLetter => Decision::Bury {

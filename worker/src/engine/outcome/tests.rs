@@ -1,7 +1,7 @@
 //! Which outcome leads to which decision.
 
 use super::*;
-use crate::outbox::message::samples::message;
+use crate::engine::message::samples::message;
 
 const ORDERED: Ordering = Ordering {
     mode: OrderingMode::PerStream,
@@ -46,7 +46,10 @@ fn deferral(decision: Decision) -> (u64, bool, bool, &'static str) {
             blocking,
             reason,
         ),
-        other @ (Decision::Complete | Decision::SendAgain | Decision::Bury { .. }) => {
+        other @ (Decision::Complete
+        | Decision::Nothing
+        | Decision::SendAgain
+        | Decision::Bury { .. }) => {
             panic!("not deferred: {other:?}")
         }
     }
@@ -216,4 +219,25 @@ fn what_cannot_be_published_is_buried_at_once_with_the_reason() {
         error: "headers: 70000 bytes".to_owned(),
     };
     assert_eq!(policy().decide(&after(0, 0), outcome, 0.5), expected);
+}
+
+/// The words of a handler: what it cannot handle is given up, what it wants later waits as long as it says, and what it does not
+/// know is never counted against it (F26).
+#[test]
+fn a_handler_decides_about_its_message() {
+    let policy = policy();
+    let failed = after(0, 0);
+    let decide = |outcome| policy.decide(&failed, outcome, 1.0);
+    assert_eq!(decide(Outcome::Handled), Decision::Nothing);
+    assert_eq!(decide(Outcome::Gone), Decision::Nothing);
+    assert_eq!(decide(Outcome::Lost(3)), Decision::SendAgain);
+    let (_, counted, _, reason) = deferral(decide(Outcome::HandlerFailed("x".to_owned())));
+    assert!(counted && reason == "HandlerFailed");
+    let asked = Duration::from_secs(77);
+    let later = deferral(decide(Outcome::RetryIn(asked, "x".to_owned())));
+    assert_eq!((later.0, later.1), (77_000, true));
+    let unknown = deferral(decide(Outcome::NotHandled("x".to_owned())));
+    assert_eq!((unknown.1, unknown.3), (false, "NoHandler"));
+    let refused = decide(Outcome::HandlerRefused("x".to_owned()));
+    assert!(matches!(refused, Decision::Bury { counted: true, .. }));
 }

@@ -1,8 +1,8 @@
 //! Order within a lane, limits, and that nothing is taken twice.
 
 use super::*;
-use crate::outbox::message::Identity;
-use crate::outbox::message::samples::message;
+use crate::engine::message::Identity;
+use crate::engine::message::samples::message;
 
 const PLENTY: Limits = Limits {
     messages: 100,
