@@ -1,9 +1,10 @@
 //! The heart of the process: one call that renews the lease and answers what is held.
 //!
-//! Invariant: trusted time is counted from when the call was sent. An endpoint whose transport has been
-//! down for long is not served, so that another worker can take it; a draining process serves none.
+//! Invariant: trusted time is counted from when the call was sent. An outbox whose transport has been
+//! down for long is not served, so that another worker can take it; an inbox is, since handling what was
+//! accepted needs no broker. A draining process serves none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::metrics::METRICS;
 use crate::status::{Scope, Status};
 use crate::store::{self, Claimant, Holding, LowMarks};
 
-/// An endpoint is given up when its transport has been down for this long.
+/// An outbox is given up when its transport has been down for this long.
 const TRANSPORT_PATIENCE: Duration = Duration::from_secs(15);
 /// Shortest time between two claims.
 const SHORTEST: Duration = Duration::from_millis(50);
@@ -47,6 +48,10 @@ impl Default for Claims {
     }
 }
 
+/// The inboxes that can receive now, or have not yet stored what they received. Each one's own task keeps its name in here;
+/// the right to receive is given up by the claim after it is gone.
+pub type Receivers = Arc<Mutex<BTreeSet<String>>>;
+
 /// Everything the heart needs.
 #[derive(Debug)]
 pub struct Heart {
@@ -54,8 +59,10 @@ pub struct Heart {
     pub claimant: Claimant,
     /// Length of the lease.
     pub lease: Duration,
-    /// Endpoints, with the state of the transport without which they cannot be served.
+    /// Endpoints with the state of the transport without which they cannot be served.
     pub endpoints: Vec<(String, Option<watch::Receiver<Transport>>)>,
+    /// The inboxes that want to receive.
+    pub receivers: Receivers,
     /// Own session.
     pub session: Session,
     /// Trusted time.
@@ -108,6 +115,13 @@ impl Heart {
 
     async fn claim(&mut self, deadline: Duration) -> Result<(), ()> {
         let endpoints = self.served();
+        let consumes: Vec<String> = self
+            .receivers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .cloned()
+            .collect();
         let in_flight = self.status.in_flight();
         let low_marks = std::mem::take(
             &mut *self
@@ -123,7 +137,10 @@ impl Heart {
         let answer = self
             .session
             .call(deadline, async |link| {
-                store::claim_work(link, claimant, lease, &endpoints, &in_flight, &low_marks).await
+                store::claim_work(
+                    link, claimant, lease, &endpoints, &consumes, &in_flight, &low_marks,
+                )
+                .await
             })
             .await;
         METRICS.claim.observe(sent.elapsed().as_secs_f64());

@@ -294,6 +294,7 @@ fn start(
         claimant: claimant.clone(),
         lease: Duration::from_secs(u64::from(config.worker.lease_seconds)),
         endpoints: served,
+        receivers: Arc::default(),
         session: database.session("claim"),
         trust,
         claims,

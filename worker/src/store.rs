@@ -32,6 +32,8 @@ pub struct Claimant {
 pub struct Holding {
     /// The held partitions.
     pub partitions: BTreeMap<i16, HeldPartition>,
+    /// Epoch of the right to receive for an inbox, 0 where everybody may; none for who does not have it.
+    pub ingress_epoch: Option<i64>,
 }
 
 /// One held partition.
@@ -69,12 +71,13 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
     }
 }
 
-/// Renews the lease, takes a fair share, answers what is held.
+/// Renews the lease, takes a fair share, answers what is held. `consumes` names the inboxes that can receive now.
 pub async fn claim_work(
     link: &mut Link<'_>,
     claimant: &Claimant,
     lease: Duration,
     endpoints: &[String],
+    consumes: &[String],
     in_flight: &BTreeMap<String, usize>,
     low_marks: &LowMarks,
 ) -> Result<Claimed, sqlx::Error> {
@@ -94,8 +97,8 @@ pub async fn claim_work(
         .collect();
     let query = link
         .query(
-            "select endpoint, partitions, epochs, low_marks_now::text[]::bigint[], removals, hand_over, suspects, incarnation \
-             from @schema@.claim_work($1, $2, $3, $4, $5, null, $6, $7)",
+            "select endpoint, partitions, epochs, low_marks_now::text[]::bigint[], removals, hand_over, suspects, incarnation, ingress_epoch \
+             from @schema@.claim_work($1, $2, $3, $4, $5, null, $6, $7, $8)",
         )
         .bind(claimant.id)
         .bind(&claimant.host)
@@ -103,7 +106,8 @@ pub async fn claim_work(
         .bind(interval(lease))
         .bind(endpoints)
         .bind(sqlx::types::Json(in_flight))
-        .bind(sqlx::types::Json(low_marks));
+        .bind(sqlx::types::Json(low_marks))
+        .bind(consumes);
     let mut claimed = Claimed::default();
     for row in link.connection.fetch_all(query).await? {
         let (partitions, epochs): (Vec<i16>, Vec<i64>) = (row.try_get(1)?, row.try_get(2)?);
@@ -122,6 +126,7 @@ pub async fn claim_work(
         });
         let holding = Holding {
             partitions: held.collect(),
+            ingress_epoch: row.try_get(8)?,
         };
         claimed.holdings.insert(row.try_get(0)?, holding);
     }
