@@ -29,6 +29,8 @@ pub mod worker;
 
 pub mod eventually;
 pub mod http;
+pub mod intake;
 pub mod ledger;
+pub mod sender;
 pub mod setup;
 pub mod verdict;

@@ -2,6 +2,7 @@
 //!
 //! One binary for all of them, so that the shared servers are started once.
 
+mod accepting;
 mod bad_input;
 mod broker_faults;
 mod burying;

@@ -1,10 +1,21 @@
-//! The inbox of an endpoint: the engine with sessions of the database as its runners.
+//! The inbox of an endpoint: what receives for it, and the engine with sessions of the database as its runners.
 //!
 //! ```text
+//! queue -> consumer -> delivery -> batch -> accept: inbox rows, in one commit -> one acknowledgement   (ingress)
+//!                      (pure)     (pure)
 //! inbox rows -> engine -> one task for each session (handle) -> effect, and the row is deleted, in one commit
 //! ```
+//!
+//! Invariant: a delivery is acknowledged only when it and all before it are stored, or settled by rule.
 
+pub mod accept;
+pub mod batch;
+pub mod consumer;
+pub mod delivery;
+pub mod fields;
 pub mod handle;
+pub mod identity;
+pub mod ingress;
 
 use std::sync::Arc;
 

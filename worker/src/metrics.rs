@@ -26,6 +26,9 @@ pub struct Metrics {
     oldest: GaugeVec,
     measured: GaugeVec,
     messages: IntCounterVec,
+    ack_failed: IntCounterVec,
+    consumers: IntGaugeVec,
+    consumer_starts: IntCounterVec,
     lease_lost: IntCounterVec,
     leases: IntGaugeVec,
     sweep_found: IntCounterVec,
@@ -133,6 +136,21 @@ impl Metrics {
                 &ENDPOINT,
             )?,
             messages: make.counter("messages_total", "Messages by result", &with(["result"]))?,
+            ack_failed: make.counter(
+                "ack_failed_after_accept_total",
+                "Acknowledgements that failed after what they acknowledge was stored; the broker delivers it again",
+                &ENDPOINT,
+            )?,
+            consumers: make.int_gauge(
+                "consumers_active",
+                "Whether this worker consumes the queue of the inbox",
+                &ENDPOINT,
+            )?,
+            consumer_starts: make.counter(
+                "consumer_starts_total",
+                "How often this worker began to consume the queue of the inbox",
+                &ENDPOINT,
+            )?,
             lease_lost: make.counter(
                 "lease_lost_total",
                 "Partitions whose lease was lost",
@@ -300,6 +318,26 @@ impl Metrics {
         }
     }
 
+    /// What an inbox counts while it receives.
+    pub fn ingress(&self, namespace: &str, name: &str, endpoint: &str) -> IngressMetrics {
+        let direction = Direction::Inbox.name();
+        let labels = [namespace, name, endpoint, direction];
+        let result = |result: &str| {
+            self.messages
+                .with_label_values(&[namespace, name, endpoint, direction, result])
+        };
+        IngressMetrics {
+            accepted: result("accepted"),
+            duplicate: result("duplicate"),
+            conflict: result("conflict"),
+            refused: result("refused"),
+            discarded: result("discarded"),
+            ack_failed: self.ack_failed.with_label_values(&labels),
+            consumers: self.consumers.with_label_values(&labels),
+            consumer_starts: self.consumer_starts.with_label_values(&labels),
+        }
+    }
+
     /// Upkeep removed rows.
     pub fn maintained(&self, task: &str, rows: i64) {
         self.maintenance
@@ -373,6 +411,27 @@ pub struct EndpointMetrics {
     pub duration: Histogram,
     /// From writing to confirm, or from acceptance to the effect.
     pub end_to_end: Histogram,
+}
+
+/// What an inbox counts while it receives, with the labels filled in.
+#[derive(Debug, Clone)]
+pub struct IngressMetrics {
+    /// Stored.
+    pub accepted: prometheus::IntCounter,
+    /// Stored before.
+    pub duplicate: prometheus::IntCounter,
+    /// The same identity with another meaning.
+    pub conflict: prometheus::IntCounter,
+    /// Kept as a dead letter, because it cannot become a message.
+    pub refused: prometheus::IntCounter,
+    /// Acknowledged by rule, and not kept.
+    pub discarded: prometheus::IntCounter,
+    /// Not acknowledged although stored.
+    pub ack_failed: prometheus::IntCounter,
+    /// Consumers now.
+    pub consumers: prometheus::IntGauge,
+    /// Consumers so far.
+    pub consumer_starts: prometheus::IntCounter,
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ use crate::backoff::Backoff;
 use crate::broker::{self, Transport};
 use crate::database::Database;
 use crate::engine::{Settings, Shared};
-use crate::heart::{Claims, Heart};
+use crate::heart::{Claims, Heart, Receivers};
 use crate::http::{self, Served};
+use crate::inbox::ingress::{self, Ingress};
 use crate::lease::Trust;
 use crate::metrics::METRICS;
 use crate::poll::{self, Waiters};
@@ -246,6 +247,7 @@ fn start(
     let waiters = Waiters::default();
     let (signal, signalled) = watch::channel(Signal::default());
     let (claims, claimed) = watch::channel(Arc::new(Claims::default()));
+    let receivers = Receivers::default();
     let share = |settings: Settings| Shared {
         metrics: METRICS.endpoint(
             &config.namespace,
@@ -285,6 +287,22 @@ fn start(
     }
     for inbox in &config.inboxes {
         served.push((inbox.name.clone(), None));
+        if let Some(transport) = transport_of(&inbox.transport, transports) {
+            endpoints.spawn(ingress::serve(Ingress {
+                config: Arc::new(inbox.clone()),
+                paused: config.paused,
+                worker: claimant.id,
+                session: Arc::new(Mutex::new(database.session("accept"))),
+                trust: trust.clone(),
+                claims: claimed.clone(),
+                receivers: receivers.clone(),
+                claim_now: claim_now.clone(),
+                transport,
+                draining: draining.clone(),
+                status: status.clone(),
+                metrics: METRICS.ingress(&config.namespace, &config.name, &inbox.name),
+            }));
+        }
         if let HandlerConfig::SqlFunction(function) = &inbox.handler {
             let shared = share(inbox::settings(inbox, function));
             endpoints.spawn(inbox::serve(shared, function.clone(), database.clone()));
@@ -294,7 +312,7 @@ fn start(
         claimant: claimant.clone(),
         lease: Duration::from_secs(u64::from(config.worker.lease_seconds)),
         endpoints: served,
-        receivers: Arc::default(),
+        receivers,
         session: database.session("claim"),
         trust,
         claims,

@@ -25,6 +25,8 @@ pub enum Scope {
     Transport(String),
     /// An endpoint, by name.
     Endpoint(String),
+    /// Receiving for an inbox, by name: a part of its endpoint that is well or unwell by itself.
+    Receiving(String),
 }
 
 impl Scope {
@@ -32,7 +34,7 @@ impl Scope {
         match self {
             Self::Database => ("database", None),
             Self::Transport(name) => ("transport", Some(name)),
-            Self::Endpoint(name) => ("endpoint", Some(name)),
+            Self::Endpoint(name) | Self::Receiving(name) => ("endpoint", Some(name)),
         }
     }
 }

@@ -21,8 +21,8 @@ mod size;
 const SHORT_STRING: usize = 255;
 /// Bytes that everything but the table of headers may take of the one frame that properties and headers share.
 const BESIDE_HEADERS: usize = 1_024;
-/// Headers nest at most so deep.
-const DEEPEST: usize = 16;
+/// Headers nest at most so deep; deeper ones are not accepted either.
+pub const DEEPEST: usize = 16;
 
 /// What is published.
 #[derive(Debug)]
@@ -168,26 +168,33 @@ fn amqp_value(name: &str, value: &Value, depth: usize) -> Result<AMQPValue, Stri
             }
             AMQPValue::FieldArray(array)
         }
-        Value::Object(members) => match typed(name, members)? {
+        Value::Object(members) => match typed(name, members, depth)? {
             Some(value) => value,
-            None => {
-                let mut table = FieldTable::default();
-                for (key, item) in members {
-                    table.insert(
-                        short("header name", key)?,
-                        amqp_value(name, item, depth + 1)?,
-                    );
-                }
-                AMQPValue::FieldTable(table)
-            }
+            None => table(name, members, depth)?,
         },
     })
+}
+
+fn table(
+    name: &str,
+    members: &serde_json::Map<String, Value>,
+    depth: usize,
+) -> Result<AMQPValue, String> {
+    let mut table = FieldTable::default();
+    for (key, item) in members {
+        table.insert(
+            short("header name", key)?,
+            amqp_value(name, item, depth + 1)?,
+        );
+    }
+    Ok(AMQPValue::FieldTable(table))
 }
 
 /// `{"$int16": 7}` and its like; none for an ordinary object.
 fn typed(
     name: &str,
     members: &serde_json::Map<String, Value>,
+    depth: usize,
 ) -> Result<Option<AMQPValue>, String> {
     let mut entries = members.iter();
     let (Some((kind, value)), None) = (entries.next(), entries.next()) else {
@@ -235,16 +242,25 @@ fn typed(
                 .ok_or_else(wrong)?,
         ),
         "double" => AMQPValue::Double(float()?),
-        "timestamp" => AMQPValue::Timestamp(integer()?.try_into().map_err(|_| wrong())?),
+        "timestamp" => AMQPValue::Timestamp(match value.as_u64() {
+            Some(seconds) => seconds,
+            None => integer()?.try_into().map_err(|_| wrong())?,
+        }),
         "bytes" => AMQPValue::ByteArray(ByteArray::from(bytes()?)),
         "string" => AMQPValue::LongString(LongString::from(bytes()?)),
         "decimal" => {
-            let member = |key: &str| value.get(key).and_then(Value::as_u64).ok_or_else(wrong);
+            let member = |key: &str| value.get(key).and_then(Value::as_i64).ok_or_else(wrong);
+            let number = member("value")?;
             AMQPValue::DecimalValue(DecimalValue {
                 scale: member("scale")?.try_into().map_err(|_| wrong())?,
-                value: member("value")?.try_into().map_err(|_| wrong())?,
+                // The same four bytes, whether the reader takes them as signed or not.
+                value: u32::try_from(number)
+                    .or_else(|_| i32::try_from(number).map(i32::cast_unsigned))
+                    .map_err(|_| wrong())?,
             })
         }
+        // A table whose only member looks like one of these.
+        "table" => table(name, value.as_object().ok_or_else(wrong)?, depth)?,
         _ => return Err(format!("header '{name}': ${kind} is not a known type")),
     }))
 }
