@@ -29,6 +29,7 @@ mod plain_inserts;
 mod publishing;
 mod racing;
 mod readme_sql;
+mod receiving_faults;
 mod red_controls;
 mod refusing;
 mod rights;
