@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use postroom_tests::resource::Resource;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::ground::Ground;
 use crate::shared::shared;
@@ -14,7 +14,14 @@ struct Mistake {
     words: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 8] = [
+/// The resource with an inbox, `payments`, after `spoil` changed it.
+fn with_inbox(resource: Resource, spoil: fn(&mut Value)) -> Resource {
+    let mut inbox = json!({"name": "payments", "queue": "payments", "handler": {"sqlFunction": {"name": "app.pay"}}});
+    spoil(&mut inbox);
+    resource.with("inboxes", json!([inbox]))
+}
+
+const MISTAKES: [Mistake; 13] = [
     Mistake {
         name: "a batch of no messages",
         make: |resource| resource.with("outboxes.0.delivery.batchSize", 0),
@@ -69,6 +76,49 @@ const MISTAKES: [Mistake; 8] = [
             "exactly one of `secretRef` and `connection` must be given",
         ],
     },
+    Mistake {
+        name: "no endpoint at all",
+        make: |resource| resource.with("outboxes", json!([])),
+        words: &["`outboxes`", "`inboxes`", "at least one"],
+    },
+    Mistake {
+        name: "an inbox with two handlers",
+        make: |resource| with_inbox(resource, |inbox| inbox["handler"]["pull"] = json!({})),
+        words: &[
+            "spec.inboxes[0].handler",
+            "exactly one of `sqlFunction` and `pull` must be given",
+        ],
+    },
+    Mistake {
+        name: "an inbox with the name of an outbox",
+        make: |resource| with_inbox(resource, |inbox| inbox["name"] = json!("orders")),
+        words: &["`inboxes`", "must not be in `outboxes` too"],
+    },
+    Mistake {
+        name: "a call that may take longer than the grace period",
+        make: |resource| {
+            with_inbox(resource, |inbox| {
+                inbox["handler"]["sqlFunction"]["timeoutSeconds"] = json!(3_600);
+            })
+        },
+        words: &[
+            "sqlFunction.timeoutSeconds",
+            "at least 5 less than `workers.terminationGracePeriodSeconds`",
+        ],
+    },
+    Mistake {
+        name: "a header that is not looked at",
+        make: |resource| {
+            with_inbox(resource, |inbox| {
+                inbox["identity"] = json!({"header": "x-event-id"});
+            })
+        },
+        words: &[
+            "spec.inboxes[0].identity",
+            "`header` must be given where `source` is 'Header', and only there",
+            "'MessageId'",
+        ],
+    },
 ];
 
 #[tokio::test]
@@ -100,12 +150,34 @@ async fn the_schema_of_a_resource_cannot_be_changed() -> Result<()> {
     Ok(())
 }
 
+/// What was accepted under the old rule would not be recognised under the new one.
+#[tokio::test]
+async fn the_identity_of_an_inbox_cannot_be_changed() -> Result<()> {
+    let _guard = shared().await?;
+    let ground = Ground::new("identity").await?;
+    ground.apply(&with_inbox(ground.resource(), |_| {})).await?;
+    let other = with_inbox(ground.resource(), |inbox| {
+        inbox["identity"] = json!({"source": "PayloadSha256"});
+    });
+    let said = ground.kubectl.refused(&ground.manifest(&other)).await?;
+    for word in ["spec.inboxes[0].identity", "must stay 'MessageId'"] {
+        ensure!(said.contains(word), "'{word}': {said}");
+    }
+    let renamed = with_inbox(ground.resource(), |inbox| {
+        inbox["identity"] = json!({"source": "PayloadSha256"});
+        inbox["name"] = json!("payments-by-body");
+    });
+    ground.apply(&renamed).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_examples_are_taken() -> Result<()> {
     let _guard = shared().await?;
     let ground = Ground::new("examples").await?;
     for file in [
         "crds/examples/smallest.yaml",
+        "crds/examples/smallest-inbox.yaml",
         "crds/examples/full.yaml",
         "tests/demo/shop.yaml",
     ] {
