@@ -128,12 +128,15 @@ fn check_tenant(checker: &mut Checker, path: &str, tenant: &Tenant) {
     if let Some(number) = tenant.segment {
         checker.number(&segment, number, limits::SEGMENT);
     }
-    match source {
-        TenantSource::None | TenantSource::Static if tenant.required => checker.refuse(
+    let of_the_message = match source {
+        TenantSource::Header | TenantSource::RoutingKeySegment => true,
+        TenantSource::None | TenantSource::Static => false,
+    };
+    if tenant.required && !of_the_message {
+        checker.refuse(
             &format!("{path}.required"),
             "is true but must be false unless `source` is 'Header' or 'RoutingKeySegment'",
-        ),
-        _ => {}
+        );
     }
 }
 
