@@ -16,6 +16,8 @@ mod demo;
 mod docs;
 mod fleet;
 mod ground;
+mod handling;
+mod handling_faults;
 mod harness;
 mod hostile;
 mod late_commits;

@@ -22,7 +22,7 @@ const REFUSAL: Duration = Duration::from_secs(10);
 
 /// Whether no message of the endpoint can be run, until somebody mends it.
 fn concerns_endpoint(code: &str) -> bool {
-    matches!(code, "TopologyMissing" | "AccessRefused" | "NoHandler")
+    matches!(code, "TopologyMissing" | "AccessRefused" | "HandlerMissing")
 }
 
 impl Endpoint {
@@ -259,6 +259,7 @@ impl Endpoint {
                     | "AccessRefused"
                     | "ConfirmTimeout"
                     | "NoHandler"
+                    | "HandlerMissing"
             )
         };
         if self.unwell.is_some_and(|(code, _)| !about_messages(code)) {

@@ -153,13 +153,19 @@ impl Handler {
 
     async fn call(&mut self, batch: &[Waiting]) -> Result<Answer, Failure> {
         hooks::abort_at("handling");
+        for (message, _) in batch {
+            hooks::abort_at_type(&message.kind);
+        }
         let limit = Duration::from_secs(u64::from(self.function.timeout_seconds)) + LONGEST;
-        let (worker, endpoint) = (self.worker, &self.endpoint);
+        let (worker, endpoint, function) = (self.worker, &self.endpoint, &self.function.name);
         let began = Instant::now();
         let mut code = None;
         let answer = self
             .session
             .call(limit + GRACE, async |link| {
+                if hooks::broken("two-commits") {
+                    effect_alone(link, function, batch).await?;
+                }
                 let answer = run_inbox_handler(link, worker, endpoint, batch, limit).await;
                 if let Err(sqlx::Error::Database(error)) = &answer {
                     code = error.code().map(std::borrow::Cow::into_owned);
@@ -229,7 +235,7 @@ fn failed_alone(batch: Vec<Waiting>, code: &str, reason: &Reason) -> Report {
 fn failure(code: Option<String>, reason: Reason, function: &str) -> Failure {
     match code.as_deref() {
         Some("42883") => Failure::Endpoint(Reason::new(
-            "NoHandler",
+            "HandlerMissing",
             reason.message,
             "Create the function with one argument of type inbox_message, or correct handler.sqlFunction.name; messages wait until it is there.",
         )),
@@ -281,6 +287,23 @@ async fn run_inbox_handler(
         .bind(batch.iter().map(|(message, _)| message.identity.message_id).collect::<Vec<_>>())
         .bind(interval(LONGEST));
     read(&link.connection.fetch_one(query).await?, batch)
+}
+
+/// The broken variant whose effect and completion are two transactions.
+async fn effect_alone(
+    link: &mut Link<'_>,
+    function: &str,
+    batch: &[Waiting],
+) -> Result<(), sqlx::Error> {
+    let call = format!(
+        "select {function}((b.endpoint, b.message_id, b.tenant, b.stream, b.type, b.payload, b.payload_bytes, b.content_type, b.headers, b.routing_key, b.correlation_id, \
+         b.causation_id, b.traceparent, b.request_id, b.foreign_id, b.idempotency_key, b.id, b.created_at, 0)::@schema@.inbox_message) from @schema@.inbox b where b.message_id = any ($1)"
+    );
+    let ids = batch.iter().map(|(message, _)| message.identity.message_id);
+    let query = link.query(&call).bind(ids.collect::<Vec<_>>());
+    link.connection.execute(query).await?;
+    hooks::abort_at("effect");
+    Ok(())
 }
 
 fn read(row: &PgRow, batch: &[Waiting]) -> Result<Answer, sqlx::Error> {
