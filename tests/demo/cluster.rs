@@ -20,7 +20,7 @@ use crate::shop::{Books, SESSIONS};
 use crate::steps::Steps;
 use crate::{place, session};
 
-const OWN_STEPS: usize = 6;
+const OWN_STEPS: usize = 7;
 
 /// Where the chart is installed, and under which name.
 const SYSTEM: &str = "postroom-system";
@@ -92,7 +92,8 @@ async fn demo(steps: &mut Steps, flags: &Cluster) -> Result<bool> {
     )?;
     let ground = Ground::prepare(urls).await?;
     progress::until_ready(steps, &ground.kubectl).await?;
-    steps.done("")?;
+    ground.install_billing().await?;
+    steps.done("the other service has created its handler, billing.book")?;
     steps.show(&ground.look().await?)?;
 
     steps.begin(
@@ -119,7 +120,14 @@ async fn demo(steps: &mut Steps, flags: &Cluster) -> Result<bool> {
         "look into the workers' logs: kubectl logs deployment/shop-worker --namespace shop",
     )?;
     let received = day.arrivals(steps).await?;
-    let report = Report::new(&books, &received, ground.counts().await?, kill);
+    steps.done("")?;
+
+    steps.begin(
+        "Deliver some of it again to the inbox of the other service; count its invoices",
+        "look into the workers' logs: kubectl logs deployment/shop-worker --namespace shop",
+    )?;
+    let invoices = ground.invoices(steps, &received).await?;
+    let report = Report::new(&books, &received, ground.counts().await?, invoices, kill);
     steps.done("")?;
 
     steps.begin(

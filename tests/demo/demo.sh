@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 . tests/demo/steps.sh
 
 programs=target/x86_64-unknown-linux-musl/release
-steps_of_the_program=6
+steps_of_the_program=7
 mark=.demo-cluster # what down.sh has to remove, where that is not the cluster of this machine
 
 install() { tests/services/install.sh "${POSTROOM_TEST_SERVERS:-bookworm}" cluster; }

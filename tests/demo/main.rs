@@ -8,13 +8,16 @@
 //! servers  PostgreSQL, RabbitMQ, database, virtual host, logins, workers
 //! day      the shop is open, a worker is killed, everything arrives
 //! shop     transactions that commit, roll back, take their time, and send twice
+//! billing  the service that receives: an inbox, a handler, an invoice for each order
 //! report   the table at the end, and whether it is right
 //! guide    how to look around
 //! ```
 //!
 //! Invariants: what is started stays until `down`, or is ended at once when a step fails or Ctrl-C is pressed; the
-//! exit code is 0 only if everything committed arrived, nothing else did, and each customer's orders came in order.
+//! exit code is 0 only if everything committed arrived, nothing else did, each customer's orders came in order, and each
+//! had one invoice however often it was delivered.
 
+mod billing;
 mod cluster;
 mod day;
 mod guide;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use postroom_tests::received::Received;
 use postroom_tests::verdict::{Verdict, check};
 
+use crate::billing::Invoices;
 use crate::shop::Books;
 use crate::steps::Steps;
 
@@ -21,6 +22,7 @@ pub(crate) struct Report {
     orders: i64,
     waiting: i64,
     twice: (usize, usize),
+    invoices: Invoices,
     /// From commit to arrival, sorted: what was committed before the kill, and all.
     quiet: Vec<Duration>,
     all: Vec<Duration>,
@@ -29,11 +31,17 @@ pub(crate) struct Report {
 /// A line of the table: name, value, remark, and whether it is as it must be, where something must be.
 type Line = (&'static str, String, String, Option<bool>);
 
+/// A line that must be zero.
+fn none(name: &'static str, list: usize, remark: &str) -> Line {
+    (name, grouped(list), remark.to_owned(), Some(list == 0))
+}
+
 impl Report {
     pub(crate) fn new(
         books: &Books,
         received: &[Received],
         (orders, waiting): (i64, i64),
+        invoices: Invoices,
         kill: Instant,
     ) -> Self {
         let mut report = Self {
@@ -43,6 +51,7 @@ impl Report {
             orders,
             waiting,
             twice: books.twice(),
+            invoices,
             quiet: Vec::new(),
             all: Vec::new(),
         };
@@ -74,10 +83,14 @@ impl Report {
     }
 
     fn lines(&self) -> Vec<Line> {
+        let mut lines = self.outbox_lines();
+        lines.extend(self.inbox_lines());
+        lines
+    }
+
+    /// What the shop has sent.
+    fn outbox_lines(&self) -> Vec<Line> {
         let verdict = &self.verdict;
-        let none = |name, list: usize, remark: &str| -> Line {
-            (name, grouped(list), remark.to_owned(), Some(list == 0))
-        };
         let orders = usize::try_from(self.orders).unwrap_or(0);
         let waiting = usize::try_from(self.waiting).unwrap_or(usize::MAX);
         let (twice, once) = self.twice;
@@ -136,6 +149,40 @@ impl Report {
         ]
     }
 
+    /// What the other service made of it.
+    fn inbox_lines(&self) -> Vec<Line> {
+        let orders = self.verdict.committed;
+        vec![
+            (
+                "delivered again",
+                grouped(self.invoices.again),
+                "to the inbox, on purpose".to_owned(),
+                None,
+            ),
+            (
+                "invoices",
+                grouped(self.invoices.written),
+                "written by the inbox's handler, one for each order".to_owned(),
+                Some(self.invoices.written == orders),
+            ),
+            none(
+                "written twice",
+                self.invoices.twice,
+                "a second invoice for one order",
+            ),
+            none(
+                "written in disorder",
+                self.invoices.out_of_order,
+                "customers whose invoices are not in the order of their orders",
+            ),
+            none(
+                "left in the inbox",
+                self.invoices.left,
+                "not handled, or given up",
+            ),
+        ]
+    }
+
     /// The table as text.
     pub(crate) fn table(&self, steps: &Steps) -> String {
         let lines = self.lines();
@@ -151,7 +198,7 @@ impl Report {
                 Some(false) => steps.red("WRONG"),
                 None => "     ".to_owned(),
             };
-            text += &format!("  {name:<17}  {value:>width$}  {mark}  {remark}\n");
+            text += &format!("  {name:<19}  {value:>width$}  {mark}  {remark}\n");
         }
         for (delays, when) in [
             (&self.quiet, "before the kill"),
@@ -160,7 +207,7 @@ impl Report {
                 "in all, with the time until others had taken over",
             ),
         ] {
-            text += &format!("  commit to arrival  {}  {when}\n", percentiles(delays));
+            text += &format!("  commit to arrival    {}  {when}\n", percentiles(delays));
         }
         text
     }

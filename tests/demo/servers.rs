@@ -13,6 +13,7 @@ use postroom_tests::broker::{RabbitOptions, RabbitServer};
 use postroom_tests::database::Database;
 use postroom_tests::launch::{self, Launch};
 use postroom_tests::postgres::{PostgresOptions, PostgresServer};
+use postroom_tests::received::Received;
 use postroom_tests::receiver::Receiver;
 use postroom_tests::run;
 use postroom_tests::vhost::{QueueArguments, Vhost};
@@ -20,7 +21,9 @@ use postroom_tests::worker::Worker;
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _};
 
+use crate::billing::{self, Invoices};
 use crate::place;
+use crate::steps::Steps;
 
 /// The name of everything: database, virtual host, exchange, logins begin with it.
 pub(crate) const SHOP: &str = "shop";
@@ -70,6 +73,7 @@ impl Ground {
         vhost
             .declare(SHOP, QUEUE, &QueueArguments::quorum(), "#")
             .await?;
+        billing::declare(&vhost.amqp_url()).await?;
         let resource = std::path::absolute("tests/demo/shop.yaml")?;
         Launch::new(&["migrate", "--resource", &resource.to_string_lossy()])
             .database_url(database.url())
@@ -89,6 +93,7 @@ impl Ground {
         };
         let ground = Kept::new(ground);
         ground.create_logins(&password).await?;
+        ground.install_billing().await?;
         Ok(ground)
     }
 
@@ -106,6 +111,24 @@ impl Ground {
             .await
             .context("create the shop's logins and its table")?;
         Ok(())
+    }
+
+    /// The other service's part, and the right to call its handler.
+    async fn install_billing(&self) -> Result<()> {
+        let mut session = self.database.connect().await?;
+        billing::install(&mut session).await?;
+        let grants = "grant usage on schema billing to shop_worker; grant execute on function billing.book(postroom.inbox_message) to shop_worker";
+        session.execute(grants).await.context("grant the handler")?;
+        Ok(())
+    }
+
+    /// What the other service has once everything is through.
+    pub(crate) async fn invoices(
+        &self,
+        steps: &mut Steps,
+        received: &[Received],
+    ) -> Result<Invoices> {
+        billing::settle(steps, self.database.url(), &self.vhost.amqp_url(), received).await
     }
 
     /// Sessions for the shop.

@@ -14,7 +14,7 @@ use crate::shop::{Books, SESSIONS};
 use crate::steps::Steps;
 use crate::{Up, place, session};
 
-const OWN_STEPS: usize = 5;
+const OWN_STEPS: usize = 6;
 
 /// Runs the demo; whatever it started is left running only if it came to its end.
 pub(crate) fn up(flags: &Up) -> Result<ExitCode> {
@@ -31,16 +31,21 @@ pub(crate) fn up(flags: &Up) -> Result<ExitCode> {
     )
 }
 
+/// The folder of this run.
+fn fresh_place(steps: &Steps) -> Result<()> {
+    if place::remove()? {
+        steps.note("removed what an earlier demo had left")?;
+    }
+    place::create()
+}
+
 /// All steps. False: it came to its end, and something is not as it must be.
 async fn demo(steps: &mut Steps, length: Duration) -> Result<bool> {
     steps.begin(
         "Start PostgreSQL and RabbitMQ",
         "look into the logs, see that memory and disk suffice, then run 'make quickstart' again",
     )?;
-    if place::remove()? {
-        steps.note("removed what an earlier demo had left")?;
-    }
-    place::create()?;
+    fresh_place(steps)?;
     let servers = Servers::start().await?;
     steps.done(&format!(
         "PostgreSQL on 127.0.0.1:{}, RabbitMQ on 127.0.0.1:{}",
@@ -53,7 +58,9 @@ async fn demo(steps: &mut Steps, length: Duration) -> Result<bool> {
         "read what the migration says; if it is a fault of Postroom, report it with these logs",
     )?;
     let ground = Ground::prepare(&servers).await?;
-    steps.done("schema postroom, exchange shop, queue arrivals")?;
+    steps.done(
+        "schema postroom, exchange shop, queues arrivals and billing, handler billing.book",
+    )?;
 
     steps.begin(
         "Start two workers: 'postroom-worker run --resource tests/demo/shop.yaml'",
@@ -90,7 +97,14 @@ async fn demo(steps: &mut Steps, length: Duration) -> Result<bool> {
         "look into the logs",
     )?;
     let received = day.arrivals(steps).await?;
-    let report = Report::new(&books, &received, ground.counts().await?, kill);
+    steps.done("")?;
+
+    steps.begin(
+        "Deliver some of it again to the inbox of the other service; count its invoices",
+        "look into the workers' logs; if it is a fault of Postroom, report it with them",
+    )?;
+    let invoices = ground.invoices(steps, &received).await?;
+    let report = Report::new(&books, &received, ground.counts().await?, invoices, kill);
     steps.done("")?;
 
     let guide = Guide {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use postroom_tests::database::Database;
 use postroom_tests::kubectl::{self, Kubectl};
+use postroom_tests::received::Received;
 use postroom_tests::receiver::Receiver;
 use postroom_tests::vhost::{self, QueueArguments, Vhost};
 use postroom_tests::{postgres, run};
@@ -15,7 +16,9 @@ use serde_json::json;
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _};
 
+use crate::billing::{self, Invoices};
 use crate::servers::{Kept, QUEUE, SHOP, Servers};
+use crate::steps::Steps;
 
 /// Labels of the pods that work for the shop.
 const WORKERS: &str = "app.kubernetes.io/name=postroom-worker,app.kubernetes.io/instance=shop,app.kubernetes.io/component=worker";
@@ -64,6 +67,7 @@ impl Ground {
     /// Makes everything, and applies the resource.
     pub(crate) async fn prepare(urls: Urls) -> Result<Self> {
         vhost::declare(&urls.amqp, SHOP, QUEUE, &QueueArguments::quorum(), "#").await?;
+        billing::declare(&urls.amqp).await?;
         let table = "create table orders (order_id uuid primary key, customer text not null, total int not null)";
         let mut session = postgres::connect(&urls.database).await?;
         session
@@ -100,6 +104,21 @@ impl Ground {
             .run(&["apply", "--filename", "tests/demo/shop.yaml"])
             .await
             .map(drop)
+    }
+
+    /// The other service's part. Its login is the shop's, so the handler needs no grant.
+    pub(crate) async fn install_billing(&self) -> Result<()> {
+        let mut session = postgres::connect(&self.urls.database).await?;
+        billing::install(&mut session).await
+    }
+
+    /// What the other service has once everything is through.
+    pub(crate) async fn invoices(
+        &self,
+        steps: &mut Steps,
+        received: &[Received],
+    ) -> Result<Invoices> {
+        billing::settle(steps, &self.urls.database, &self.urls.amqp, received).await
     }
 
     /// Sessions for the shop.
