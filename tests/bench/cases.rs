@@ -3,6 +3,7 @@
 mod calls;
 mod drains;
 mod idle;
+mod inbox;
 mod latency;
 mod scheduled;
 
@@ -36,6 +37,12 @@ pub(crate) enum Case {
     Scheduled,
     /// From commit to arrival at a steady rate
     Latency,
+    /// An inbox that accepts, against a bare consumer; and what it has accepted before
+    Accept,
+    /// An inbox that accepts and runs a SQL handler
+    Handle,
+    /// A memory of very many identities
+    Memory,
 }
 
 impl Case {
@@ -122,6 +129,9 @@ pub(crate) async fn run(
         Case::Idle => idle::run(servers, sizes, progress).await,
         Case::Scheduled => scheduled::run(servers, sizes, progress).await,
         Case::Latency => latency::run(servers, sizes, progress).await,
+        Case::Accept => inbox::accept(servers, sizes, progress).await,
+        Case::Handle => inbox::handle(servers, sizes, progress).await,
+        Case::Memory => inbox::memory(servers, sizes, progress).await,
     }
 }
 

@@ -76,6 +76,9 @@ struct Sizes {
     /// Messages that wait for their time in the case `scheduled`
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     scheduled: u32,
+    /// Identities in the case `memory`
+    #[arg(long, default_value_t = 20_000_000, value_parser = clap::value_parser!(u32).range(1_000..=200_000_000))]
+    remembered: u32,
     /// Messages a second in the case `latency`
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,

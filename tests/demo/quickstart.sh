@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/demo/steps.sh
-total=7
+total=8
 
 build() { cargo build --locked --release --package postroom-worker --package postroom-tests; }
 

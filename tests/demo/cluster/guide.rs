@@ -26,7 +26,7 @@ pub(crate) fn show(
 ) -> Result<bool> {
     let right = report.is_right();
     let verdict = if right {
-        steps.green("All is right: everything committed arrived, nothing else did, each customer's orders in order.")
+        steps.green("All is right: everything committed arrived, nothing else did, each customer's orders in order, one invoice for each.")
     } else {
         steps.red(&format!(
             "Something is wrong: see the marked lines.{}\nEverything stays up, so that you can look.",
