@@ -32,6 +32,7 @@ mod publishing;
 mod racing;
 mod readme_sql;
 mod receiving_faults;
+mod receiving_order;
 mod red_controls;
 mod refusing;
 mod rights;

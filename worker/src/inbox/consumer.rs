@@ -3,7 +3,7 @@
 //! Invariant: where messages keep an order, nobody else consumes the queue when this one begins.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lapin::options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
@@ -20,6 +20,11 @@ use crate::reason::{self, Reason};
 /// Deadline for opening, cancelling or closing.
 pub const CHANNEL: Duration = Duration::from_secs(5);
 
+/// The consumer before this one is waited for so long before anybody is told.
+const OTHERS: Duration = Duration::from_secs(3);
+/// Pause between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// A consumer with its channel.
 #[derive(Debug)]
 pub struct Opened {
@@ -34,9 +39,17 @@ pub struct Opened {
 /// Begins to consume the queue of an inbox.
 pub async fn open(up: &Up, config: &InboxConfig) -> Result<Opened, Reason> {
     let ordered = config.ordering.mode != OrderingMode::None;
-    let others = within(up, look(up, &config.queue), &config.queue).await?;
-    if ordered && others > 0 {
-        return Err(in_use(&config.queue, &format!("it has {others} consumers")));
+    let began = Instant::now();
+    loop {
+        let others = within(up, look(up, &config.queue), &config.queue).await?;
+        if others == 0 || !ordered {
+            break;
+        }
+        if began.elapsed() > OTHERS {
+            let how = format!("it has {others} consumers");
+            return Err(in_use(&config.queue, &how));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
     within(up, consume(up, config, ordered), &config.queue).await
 }

@@ -8,6 +8,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicCancelOptions};
 use postroom_crds::inbox_outbox::inbox::Refusal;
+use postroom_crds::inbox_outbox::outbox::OrderingMode;
 use tokio::time::timeout;
 
 use super::super::accept::{self, Outcome, Right, Stored};
@@ -51,9 +52,9 @@ pub(super) struct Receiving<'a> {
     backoff: Backoff,
     /// Whether the last store failed.
     failing: bool,
-    /// The consumer has been cancelled, by us.
-    cancelled: bool,
-    /// No delivery comes any more.
+    /// The process drains: no new delivery is waited for.
+    leaving: bool,
+    /// No delivery is taken any more.
     ended: bool,
     /// The batch that a broken variant stores after the one behind it.
     aside: Option<Batch>,
@@ -87,7 +88,7 @@ impl<'a> Receiving<'a> {
             again: None,
             backoff: Backoff::default(),
             failing: false,
-            cancelled: false,
+            leaving: false,
             ended: false,
             aside: None,
             acknowledged: false,
@@ -115,17 +116,18 @@ impl<'a> Receiving<'a> {
 
     async fn until_end(&mut self) -> End {
         loop {
-            if self.ingress.right(self.since) != Some(self.right.epoch) && !self.cancelled {
+            // A draining process is granted nothing new; the store finds out what it may still do.
+            if self.ingress.right(self.since) != Some(self.right.epoch) && !self.leaving {
                 return End::Lost;
             }
-            if self.ingress.is_draining() && !self.cancelled {
-                self.cancel().await;
+            if self.ingress.is_draining() && !self.leaving {
+                self.leave().await;
             }
             if let Some(end) = self.settle_or_store().await {
                 return end;
             }
             if self.ended && self.is_idle() {
-                return if self.cancelled {
+                return if self.leaving {
                     End::Drained
                 } else {
                     End::Failed(cancelled_by_broker(&self.ingress.config.queue))
@@ -216,9 +218,17 @@ impl<'a> Receiving<'a> {
         }
     }
 
-    /// The broker is asked to deliver no more; what it has sent until it agrees is still taken.
-    async fn cancel(&mut self) {
-        self.cancelled = true;
+    /// No new deliveries. Without an order the consumer is cancelled, and what the broker sends until it agrees is still taken.
+    ///
+    /// Where messages keep an order it is not: a quorum queue agrees before it has cancelled, what it sends after that
+    /// reaches nobody and comes back only some time after the channel is closed, and the next consumer may have begun
+    /// meanwhile. Closing the channel takes the consumer away and gives everything back in one step.
+    async fn leave(&mut self) {
+        self.leaving = true;
+        if self.ingress.config.ordering.mode != OrderingMode::None {
+            self.ended = true;
+            return;
+        }
         let tag = self.opened.consumer.tag();
         let channel = &self.opened.channel;
         let cancel = channel.basic_cancel(tag, BasicCancelOptions::default());
@@ -253,7 +263,7 @@ impl<'a> Receiving<'a> {
         let due = self.gathering.due(delay)?;
         let waits = !self.gathering.is_full(consumer.batch_size)
             && !self.ended
-            && !self.cancelled
+            && !self.leaving
             && Instant::now() < due;
         if waits {
             return None;
@@ -364,7 +374,7 @@ impl<'a> Receiving<'a> {
         let delay = Duration::from_millis(u64::from(consumer.max_batch_delay_milliseconds));
         let due = self.gathering.due(delay).filter(|_| self.storing.is_none());
         let again = self.again.as_ref().map(|(_, at)| *at);
-        let trust = (!self.cancelled).then(|| self.ingress.trust.until());
+        let trust = (!self.leaving).then(|| self.ingress.trust.until());
         // With a batch waiting for its next attempt, the one behind it waits too.
         let due = due.filter(|_| again.is_none());
         [due, again, trust]
