@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lapin::options::BasicConsumeOptions;
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, Consumer};
 use postroom_tests::broker::RabbitServer;
 use postroom_tests::eventually::{eventually, when};
@@ -54,6 +54,20 @@ async fn a_queue_that_somebody_else_consumes_is_waited_for_where_messages_keep_a
     let intake = Intake::start("in_use", &QueueArguments::classic(), unordered).await?;
     let _somebody = somebody_else(&intake).await?;
     wait_consumers(&intake.worker().await?, 1.0).await
+}
+
+/// A queue that sees to it itself that one consumer is active takes no exclusive one.
+#[tokio::test]
+async fn a_queue_with_a_single_active_consumer_is_consumed_too() -> Result<()> {
+    for queue in [QueueArguments::classic(), QueueArguments::quorum()] {
+        let queue = queue.with("x-single-active-consumer", AMQPValue::Boolean(true));
+        let intake = Intake::start("in_single", &queue, small).await?;
+        let worker = intake.worker().await?;
+        intake.send(parcels(3, 100)).await?;
+        all_in_order(&intake.wait_rows(100, PATIENCE).await?, 100)?;
+        intake.drain(&worker).await?;
+    }
+    Ok(())
 }
 
 /// A classic queue lets nobody beside an exclusive consumer in.

@@ -25,6 +25,9 @@ const OTHERS: Duration = Duration::from_secs(3);
 /// Pause between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Somebody else consumes the queue.
+const IN_USE: &str = "QueueInUse";
+
 /// A consumer with its channel.
 #[derive(Debug)]
 pub struct Opened {
@@ -51,7 +54,17 @@ pub async fn open(up: &Up, config: &InboxConfig) -> Result<Opened, Reason> {
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    within(up, consume(up, config, ordered), &config.queue).await
+    match within(up, consume(up, config, ordered), &config.queue).await {
+        // A queue with a single active consumer refuses exclusive ones, and needs none.
+        Err(reason) if ordered && reason.code == IN_USE => {
+            let others = within(up, look(up, &config.queue), &config.queue).await?;
+            if others > 0 {
+                return Err(reason);
+            }
+            within(up, consume(up, config, false), &config.queue).await
+        }
+        answer => answer,
+    }
 }
 
 /// Asks for the queue as it is, with any arguments: how many consume it.
@@ -69,6 +82,7 @@ async fn look(up: &Up, queue: &str) -> lapin::Result<u32> {
     Ok(found.consumer_count())
 }
 
+/// A quorum queue takes an exclusive consumer as any other, and lets others in beside it (RabbitMQ 3.10 and 4.0).
 async fn consume(up: &Up, config: &InboxConfig, exclusive: bool) -> lapin::Result<Opened> {
     let channel = up.connection.create_channel().await?;
     let prefetch = u16::try_from(config.consumer.prefetch).unwrap_or(u16::MAX);
@@ -143,7 +157,7 @@ pub fn why(error: &lapin::Error, queue: &str) -> Reason {
 
 fn in_use(queue: &str, how: &str) -> Reason {
     Reason::new(
-        "QueueInUse",
+        IN_USE,
         format!(
             "somebody else consumes queue '{queue}', and messages keep their order only if one does: {how}"
         ),
