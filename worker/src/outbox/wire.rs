@@ -147,6 +147,12 @@ fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(LongString::from(text.as_bytes()))
 }
 
+/// One header, from the JSON in which it is stored.
+#[cfg(test)]
+pub(crate) fn header(name: &str, value: &Value) -> Result<AMQPValue, String> {
+    amqp_value(name, value, 0)
+}
+
 /// JSON to AMQP. What JSON has no type for is an object with one member that starts with `$`; `migrations/README.md` lists them.
 fn amqp_value(name: &str, value: &Value, depth: usize) -> Result<AMQPValue, String> {
     if depth > DEEPEST {

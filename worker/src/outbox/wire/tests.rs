@@ -185,6 +185,10 @@ fn json_becomes_the_amqp_type_that_holds_it() {
             AMQPValue::Timestamp(1_790_000_000),
         ),
         (
+            r#"{"$timestamp": 18446744073709551615}"#,
+            AMQPValue::Timestamp(u64::MAX),
+        ),
+        (
             r#"{"$bytes": "AAE="}"#,
             AMQPValue::ByteArray(ByteArray::from(vec![0, 1])),
         ),
@@ -197,6 +201,13 @@ fn json_becomes_the_amqp_type_that_holds_it() {
             AMQPValue::DecimalValue(DecimalValue {
                 scale: 2,
                 value: 1_999,
+            }),
+        ),
+        (
+            r#"{"$decimal": {"scale": 2, "value": -1}}"#,
+            AMQPValue::DecimalValue(DecimalValue {
+                scale: 2,
+                value: u32::MAX,
             }),
         ),
     ] {
@@ -217,6 +228,10 @@ fn lists_and_objects_nest_and_an_object_with_more_than_one_member_is_no_type() {
         panic!("not a table");
     };
     assert_eq!(table.inner().get("$int8"), Some(&AMQPValue::LongLongInt(1)));
+    let AMQPValue::FieldTable(table) = header(r#"{"$table": {"$int8": "x"}}"#).unwrap() else {
+        panic!("not a table");
+    };
+    assert_eq!(table.inner().get("$int8"), Some(&text("x")));
 }
 
 /// What no broker would take never goes out, and the sentence names what is wrong.
@@ -227,6 +242,11 @@ fn what_amqp_cannot_hold_is_refused_with_its_name_and_the_rule() {
         (r#"{"$uint16": -1}"#, "-1 cannot be read as uint16"),
         (r#"{"$bytes": "not base64!"}"#, "cannot be read as bytes"),
         (r#"{"$decimal": {"scale": 256, "value": 1}}"#, "decimal"),
+        (
+            r#"{"$decimal": {"scale": 0, "value": -2147483649}}"#,
+            "decimal",
+        ),
+        (r#"{"$table": 1}"#, "1 cannot be read as table"),
         (r#"{"$colour": 1}"#, "$colour is not a known type"),
     ] {
         let problem = header(json).unwrap_err();
