@@ -227,7 +227,8 @@ async fn prepare(
 /// Starts heart, poll, upkeep, and one task for each endpoint; answers the latter.
 #[expect(
     clippy::too_many_arguments,
-    reason = "the parts of the process, each used once"
+    clippy::too_many_lines,
+    reason = "the parts of the process, each made and used once"
 )]
 fn start(
     config: &WorkerConfig,

@@ -215,7 +215,8 @@ impl Reader<'_> {
         if text.contains('\0') {
             self.refuse(code, format!("{what} contains NUL"));
         }
-        text[..text.floor_char_boundary(LONGEST)].replace('\0', "")
+        let end = (0..=LONGEST.min(size)).rfind(|&end| text.is_char_boundary(end));
+        text[..end.unwrap_or_default()].replace('\0', "")
     }
 
     fn text(&mut self, what: &str, text: Option<&ShortString>) -> String {
