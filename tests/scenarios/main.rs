@@ -3,6 +3,7 @@
 //! One binary for all of them, so that the shared servers are started once.
 
 mod accepting;
+mod accepting_rules;
 mod bad_input;
 mod broker_faults;
 mod burying;
