@@ -56,8 +56,8 @@ pub(super) struct Receiving<'a> {
     leaving: bool,
     /// No delivery is taken any more.
     ended: bool,
-    /// The batch that a broken variant stores after the one behind it.
-    aside: Option<Batch>,
+    /// The batch that a broken variant stores after the one behind it, and until when it waits for that.
+    aside: Option<(Batch, Instant)>,
     /// Whether anything was acknowledged.
     pub(super) acknowledged: bool,
 }
@@ -260,7 +260,12 @@ impl<'a> Receiving<'a> {
         }
         let consumer = &self.ingress.config.consumer;
         let delay = Duration::from_millis(u64::from(consumer.max_batch_delay_milliseconds));
-        let due = self.gathering.due(delay)?;
+        let Some(due) = self.gathering.due(delay) else {
+            return self
+                .aside
+                .take_if(|(_, until)| Instant::now() > *until)
+                .map(|(batch, _)| batch);
+        };
         let waits = !self.gathering.is_full(consumer.batch_size)
             && !self.ended
             && !self.leaving
@@ -279,10 +284,10 @@ impl<'a> Receiving<'a> {
     fn after_the_next(&mut self, batch: Batch) -> Option<Batch> {
         match self.aside.take() {
             None => {
-                self.aside = Some(batch);
+                self.aside = Some((batch, Instant::now() + LONGEST));
                 None
             }
-            Some(first) => {
+            Some((first, _)) => {
                 self.again = Some((first, Instant::now()));
                 Some(batch)
             }
