@@ -15,6 +15,7 @@ create table setting (
 comment on table setting is 'What a person sets (value) wins over what the resource says (resource_value), which wins over default_value.';
 insert into setting (key, default_value, description) values
     ('dedup_retention_days', '30', 'days in which a repeated message id or key is recognised'),
+    ('request_retention_days', '30', 'days in which a repeated request gets the recorded outcome'),
     ('dead_retention_days', '30', 'days a dead letter is kept');
 
 create table endpoint (
@@ -165,13 +166,17 @@ create table worker (
 
 -- Memory of accepted identities, apart from the messages, so that it outlives them. A ring of four buckets by
 -- time: one is written, the older ones are only read, the oldest is emptied by TRUNCATE when the ring turns.
-create table deduplication_bucket (
+-- The memory of requests has a ring of its own.
+--@ each ring
+create table @ring@_bucket (
     number    smallint primary key check (number between 0 and 3),
     opened_at timestamptz,
     current   boolean not null
 );
-insert into deduplication_bucket values (0, clock_timestamp(), true), (1, null, false), (2, null, false), (3, null, false);
+insert into @ring@_bucket values (0, clock_timestamp(), true), (1, null, false), (2, null, false), (3, null, false);
+--@ end
 
+-- The bucket comes last in the keys: who looks for an identity does not know in which one it is.
 create table message_deduplication (
     bucket        smallint not null,
     endpoint      text collate "C" not null,
@@ -180,7 +185,7 @@ create table message_deduplication (
     digest        bytea not null,
     position      bigint not null,
     first_seen_at timestamptz not null,
-    primary key (bucket, endpoint, tenant, message_id)
+    primary key (endpoint, tenant, message_id, bucket)
 ) partition by list (bucket);
 
 create table idempotency_key (
@@ -192,7 +197,7 @@ create table idempotency_key (
     message_id    uuid not null,
     position      bigint not null,
     first_seen_at timestamptz not null,
-    primary key (bucket, endpoint, tenant, key)
+    primary key (endpoint, tenant, key, bucket)
 ) partition by list (bucket);
 
 create table message_deduplication_0 partition of message_deduplication for values in (0);

@@ -154,25 +154,27 @@ begin
     end if;
 end $$;
 
--- The lock of the ring: shared for writers, until their transaction ends; exclusive for the turn.
-create function ring_lock_key() returns bigint language sql stable set search_path from current as $$
-    select ('x' || substr(encode(sha256(convert_to('postroom ring ' || current_schema(), 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint
+-- The lock of a ring: shared for writers, until their transaction ends; exclusive for the turn.
+create function ring_lock_key(ring text) returns bigint language sql stable set search_path from current as $$
+    select ('x' || substr(encode(sha256(convert_to('postroom ' || ring || ' ring ' || current_schema(), 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint
 $$;
 
 -- The bucket to write, under the shared lock. Above READ COMMITTED the snapshot may be older than the last turn of
 -- the ring; the row lock then fails with 40001 instead of accepting a repeat.
-create function open_bucket() returns smallint language plpgsql set search_path from current as $$
+--@ each ring
+create function open_@ring@_bucket() returns smallint language plpgsql set search_path from current as $$
 declare
     b smallint;
 begin
-    perform pg_advisory_xact_lock_shared(ring_lock_key());
+    perform pg_advisory_xact_lock_shared(ring_lock_key('@ring@'));
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
-        select number into strict b from deduplication_bucket where current;
+        select number into strict b from @ring@_bucket where current;
     else
-        select number into strict b from deduplication_bucket where current for share;
+        select number into strict b from @ring@_bucket where current for share;
     end if;
     return b;
 end $$;
+--@ end
 
 -- Stores the slots of one batch and answers one receipt per slot. Identities are remembered in sorted order (keys,
 -- then ids), so that two batches with the same ones cannot dead-lock; rows are inserted in slot order.
@@ -221,7 +223,7 @@ begin
     loop
         continue when receipts[i] is not null;
         s := slots[i];
-        open := coalesce(open, open_bucket());
+        open := coalesce(open, open_deduplication_bucket());
         select * into seen from remember(open, p_endpoint, s.tenant, case when by_key then s.key end, ids[i], digests[i], positions[i], began);
         continue when seen.message_id is null and seen.position is null;
         if seen.digest <> digests[i] and deliveries then

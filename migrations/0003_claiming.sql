@@ -31,10 +31,10 @@ begin
 end $$;
 
 -- The retention windows of the resource, in days; a value that a person has set stays in force.
-create function register_retention(deduplication_days numeric, dead_days numeric) returns void
+create function register_retention(deduplication_days numeric, dead_days numeric, request_days numeric default 30) returns void
 language sql security definer set search_path from current as $$
     update setting s set resource_value = v.days::text
-    from (values ('dedup_retention_days', deduplication_days), ('dead_retention_days', dead_days)) v(key, days)
+    from (values ('dedup_retention_days', deduplication_days), ('dead_retention_days', dead_days), ('request_retention_days', request_days)) v(key, days)
     where s.key = v.key and s.resource_value is distinct from v.days::text
 $$;
 
@@ -51,6 +51,7 @@ begin
     update outbox set xact = '0' where xact <> '0';
     update inbox set xact = '0' where xact <> '0';
     update deferral set xact = '0' where xact <> '0';
+    update request_message set xact = '0' where xact <> '0';
     update lease set low_mark = '0', owner = null, epoch = epoch + 1, suspect = false;
     delete from worker;
     update server set system_identifier = here;

@@ -5,32 +5,28 @@ create function retention(p_key text) returns interval language sql stable set s
     select coalesce(value, resource_value, default_value)::numeric * interval '1 day' from setting where key = p_key
 $$;
 
--- Turns the ring of the deduplication memory when the current bucket has had its third of the window, and the bucket to be
+-- Turns a ring when the current bucket has had its third of the window, and the bucket to be
 -- emptied was closed a whole window ago. Waits at most 40 ms for the lock; a busy moment only puts the turn off.
-create function turn_ring() returns bigint language plpgsql set search_path from current as $$
+--@ each ring
+create function turn_@ring@_ring() returns bigint language plpgsql set search_path from current as $$
 declare
-    horizon interval := retention('dedup_retention_days');
-    now_    deduplication_bucket;
+    horizon interval := retention('@setting@');
+    now_    @ring@_bucket;
     next_   smallint;
     closed  timestamptz;
     dropped bigint := 0;
 begin
-    select * into now_ from deduplication_bucket where current;
+    select * into now_ from @ring@_bucket where current;
     next_ := (now_.number + 1) % 4;
-    closed := (select opened_at from deduplication_bucket where number = (next_ + 1) % 4);
-    if now_.opened_at + horizon / 3 > clock_timestamp() or (select opened_at from deduplication_bucket where number = next_) is not null and closed + horizon > clock_timestamp() then
+    closed := (select opened_at from @ring@_bucket where number = (next_ + 1) % 4);
+    if now_.opened_at + horizon / 3 > clock_timestamp() or (select opened_at from @ring@_bucket where number = next_) is not null and closed + horizon > clock_timestamp() then
         return 0;
     end if;
     perform set_config('lock_timeout', '40ms', true);
     begin
-        perform pg_advisory_xact_lock(ring_lock_key());
-        case next_
-            when 0 then truncate message_deduplication_0, idempotency_key_0;
-            when 1 then truncate message_deduplication_1, idempotency_key_1;
-            when 2 then truncate message_deduplication_2, idempotency_key_2;
-            when 3 then truncate message_deduplication_3, idempotency_key_3;
-        end case;
-        update deduplication_bucket set current = (number = next_), opened_at = case when number = next_ then clock_timestamp() else opened_at end;
+        perform pg_advisory_xact_lock(ring_lock_key('@ring@'));
+        execute format('truncate @tables@', next_);
+        update @ring@_bucket set current = (number = next_), opened_at = case when number = next_ then clock_timestamp() else opened_at end;
         dropped := 1;
     exception when lock_not_available then
         null;   -- the lock of the ring is given back with the block; the next pass tries again
@@ -38,6 +34,7 @@ begin
     perform set_config('lock_timeout', '0', true);
     return dropped;
 end $$;
+--@ end
 
 -- One pass over all chores, one pass at a time per schema; answers what was done.
 create function perform_maintenance(max_rows int default 10000, max_duration interval default interval '5 seconds')
@@ -48,7 +45,7 @@ declare
     began timestamptz;
     stop  timestamptz := clock_timestamp() + max_duration;
 begin
-    if not pg_try_advisory_xact_lock(ring_lock_key() + 1) then
+    if not pg_try_advisory_xact_lock(ring_lock_key('deduplication') + 1) then
         return query select 'all', 0::bigint, interval '0', 'another pass is running';
         return;
     end if;
@@ -70,6 +67,8 @@ begin
     task := 'dead_workers'; duration := clock_timestamp() - began; return next;
 
     -- Last, because writers wait from the turn to the commit.
+--@ each ring
     began := clock_timestamp();
-    task := 'deduplication_buckets'; rows := turn_ring(); duration := clock_timestamp() - began; status := 'done'; return next;
+    task := '@ring@_buckets'; rows := turn_@ring@_ring(); duration := clock_timestamp() - began; status := 'done'; return next;
+--@ end
 end $$;

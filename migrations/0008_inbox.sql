@@ -61,7 +61,7 @@ begin
         return;
     end if;
 
-    open := open_bucket();
+    open := open_deduplication_bucket();
     select array_agg(s.tenant order by s.k), array_agg(s.id order by s.k), array_agg(s.digest order by s.k), array_agg(s.position order by s.k) into names, ids, digests, positions
     from (select u.k, case when btrim(coalesce(u.tenant, '')) = '' then '' else u.tenant end as tenant, coalesce(u.id, message_id_of(box, u.m)) as id,
             sha256(int4send(octet_length(u.type)) || convert_to(u.type, 'UTF8') || int4send(octet_length(u.content_type)) || convert_to(u.content_type, 'UTF8')

@@ -17,13 +17,20 @@ grant execute on function enqueue(text, text, jsonb, text, text, text, text, tex
 grant execute on function enqueue_bytes(text, text, bytea, text, text, text, text, text, text, jsonb, text, timestamptz, interval, timestamptz, text, text, text, uuid) to @app@, @worker@;
 grant execute on function store_outbox_messages(text, jsonb) to @app@, @worker@;
 grant execute on function store_inbox_messages(text, jsonb) to @app@, @worker@;
+grant execute on function begin_request(text, text, text, bytea) to @app@, @worker@;
+grant execute on function finish_request(text, text, text, text, jsonb) to @app@, @worker@;
+grant execute on function request_outcome(text, text, text) to @app@, @worker@;
+grant execute on function record_delivery(uuid, text, jsonb) to @app@, @worker@;
+grant execute on function explain_request(text, text, text) to @app@, @worker@, @reader@;
+grant execute on function canonical_meaning(json) to @app@, @worker@;
+grant execute on function canonical_text(json, text) to @app@, @worker@;
 grant execute on function take_inbox(text, int, text) to @app@;
 grant execute on function complete_inbox(text, text[]) to @app@;
 grant execute on function fail_inbox(text, text, text, interval) to @app@;
 grant execute on function explain_message(text, text) to @app@, @worker@, @reader@;
 
 grant execute on function register_endpoint(text, text, text, text, text, int, boolean, jsonb, text, bigint, text, text) to @worker@;
-grant execute on function register_retention(numeric, numeric) to @worker@;
+grant execute on function register_retention(numeric, numeric, numeric) to @worker@;
 grant execute on function claim_work(uuid, text, text, interval, text[], int, jsonb, jsonb, text[]) to @worker@;
 grant execute on function poll_outbox() to @worker@;
 --@ each box
@@ -42,7 +49,7 @@ grant execute on function bury_messages(uuid, text, smallint[], bigint[], xid8[]
 grant execute on function release_work(uuid, text, smallint[], bigint[], xid8[], xid8[], bigint[]) to @worker@;
 grant execute on function deregister_worker(uuid) to @worker@;
 grant execute on function perform_maintenance(int, interval) to @worker@;
-grant select on schema_version, setting, deduplication_bucket to @worker@, @reader@;
+grant select on schema_version, setting, deduplication_bucket, request_bucket to @worker@, @reader@;
 -- A view reads tables as its owner, but calls functions as whoever asks.
 grant execute on function stream_key(text, text, text) to @worker@, @reader@;
 grant select on backlog, blocked_stream, lease_holder, dead_letter_summary, deduplication_memory to @worker@, @reader@;

@@ -114,6 +114,7 @@ pub struct InboxOutboxSpec {
         feature = "kube",
         x_kube(
             validation = kube::core::Rule::new("duration(self.deduplication) >= duration('1h') && duration(self.deduplication) <= duration('87600h')").message(kube::core::Message::Expression(r#""`deduplication` is '" + self.deduplication + "' but must be between '1h' and '87600h'""#.to_owned())),
+            validation = kube::core::Rule::new("duration(self.requests) >= duration('1h') && duration(self.requests) <= duration('87600h')").message(kube::core::Message::Expression(r#""`requests` is '" + self.requests + "' but must be between '1h' and '87600h'""#.to_owned())),
             validation = kube::core::Rule::new("duration(self.dead) >= duration('1m') && duration(self.dead) <= duration('87600h')").message(kube::core::Message::Expression(r#""`dead` is '" + self.dead + "' but must be between '1m' and '87600h'""#.to_owned()))
         )
     )]
@@ -144,6 +145,10 @@ pub struct Retention {
     #[cfg_attr(feature = "kube", schemars(length(max = limits::DURATION_BYTES), regex(pattern = limits::DURATION_PATTERN)))]
     pub deduplication: String,
 
+    /// Window in which a repeated request gets the outcome that was recorded. At least `1h`.
+    #[cfg_attr(feature = "kube", schemars(length(max = limits::DURATION_BYTES), regex(pattern = limits::DURATION_PATTERN)))]
+    pub requests: String,
+
     /// How long a dead letter is kept. At least `1m`.
     #[cfg_attr(feature = "kube", schemars(length(max = limits::DURATION_BYTES), regex(pattern = limits::DURATION_PATTERN)))]
     pub dead: String,
@@ -153,6 +158,7 @@ impl Default for Retention {
     fn default() -> Self {
         Self {
             deduplication: "720h".to_owned(),
+            requests: "720h".to_owned(),
             dead: "720h".to_owned(),
         }
     }

@@ -38,4 +38,4 @@ pub mod definition;
 pub mod status;
 
 /// Version of the schema that the workers of this release need: the number of the last file in `migrations`.
-pub const SCHEMA_VERSION: u32 = 8;
+pub const SCHEMA_VERSION: u32 = 9;

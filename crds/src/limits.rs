@@ -105,6 +105,8 @@ pub const PORT: Bounds = Bounds::new(1, 65_535);
 
 /// `retention.deduplication`: an hour to ten years; shorter would forget a message still being repeated
 pub const DEDUPLICATION_SECONDS: Bounds = Bounds::new(3_600, 315_360_000);
+/// `retention.requests`: an hour to ten years, for the same reason
+pub const REQUESTS_SECONDS: Bounds = Bounds::new(3_600, 315_360_000);
 /// `retention.dead`: a minute to ten years
 pub const DEAD_SECONDS: Bounds = Bounds::new(60, 315_360_000);
 

@@ -69,6 +69,7 @@ impl WorkerConfig {
                 .collect(),
             retention: RetentionConfig {
                 deduplication_seconds: seconds(&spec.retention.deduplication),
+                requests_seconds: seconds(&spec.retention.requests),
                 dead_seconds: seconds(&spec.retention.dead),
             },
             migration: MigrationConfig {

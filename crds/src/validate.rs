@@ -130,6 +130,12 @@ fn durations(checker: &mut Checker, spec: &InboxOutboxSpec) {
             "1h",
         ),
         (
+            "spec.retention.requests",
+            &spec.retention.requests,
+            limits::REQUESTS_SECONDS,
+            "1h",
+        ),
+        (
             "spec.retention.dead",
             &spec.retention.dead,
             limits::DEAD_SECONDS,

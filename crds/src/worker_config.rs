@@ -239,6 +239,8 @@ pub enum HandlerConfig {
 pub struct RetentionConfig {
     /// Window in which a repeat is recognised.
     pub deduplication_seconds: u64,
+    /// Window in which a repeated request gets the recorded outcome.
+    pub requests_seconds: u64,
     /// Age at which a dead letter goes.
     pub dead_seconds: u64,
 }

@@ -38,6 +38,7 @@ mod receiving_order;
 mod red_controls;
 mod red_receivers;
 mod refusing;
+mod requests;
 mod rights;
 mod scheduling;
 mod serving;

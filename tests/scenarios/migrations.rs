@@ -158,7 +158,7 @@ async fn a_migration_that_is_killed_in_the_middle_is_finished_by_the_next_one() 
         .await?;
         let text = schema.launch("migrate").succeed().await?;
         ensure!(
-            i64::try_from(text.matches("Applied ").count())? == 8 - done,
+            i64::try_from(text.matches("Applied ").count())? == 9 - done,
             "{text}"
         );
         ensure!(

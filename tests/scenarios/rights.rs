@@ -12,20 +12,30 @@ use uuid::Uuid;
 use crate::sql::{PATIENCE, Schema, login, one, refused, rows, run, write_one};
 
 /// Functions that applications may call, by name.
-const FOR_APPLICATIONS: [&str; 9] = [
+const FOR_APPLICATIONS: [&str; 16] = [
+    "begin_request",
+    "canonical_meaning",
+    "canonical_text",
     "complete_inbox",
     "enqueue",
     "enqueue_bytes",
     "explain_message",
+    "explain_request",
     "fail_inbox",
+    "finish_request",
     "new_message_id",
+    "record_delivery",
+    "request_outcome",
     "store_inbox_messages",
     "store_outbox_messages",
     "take_inbox",
 ];
 /// What a handler enqueues is written by the worker that runs it: it may write what applications may.
-const FOR_WORKERS: [&str; 25] = [
+const FOR_WORKERS: [&str; 32] = [
+    "begin_request",
     "bury_messages",
+    "canonical_meaning",
+    "canonical_text",
     "claim_work",
     "clear_handled",
     "complete_inbox_handled",
@@ -35,16 +45,20 @@ const FOR_WORKERS: [&str; 25] = [
     "enqueue",
     "enqueue_bytes",
     "explain_message",
+    "explain_request",
     "fetch_inbox_batch",
     "fetch_outbox_batch",
+    "finish_request",
     "hold_partitions",
     "inbox_handler",
     "new_message_id",
     "perform_maintenance",
     "poll_outbox",
+    "record_delivery",
     "register_endpoint",
     "register_retention",
     "release_work",
+    "request_outcome",
     "run_inbox_handler",
     "store_inbox_messages",
     "store_outbox_messages",
@@ -61,14 +75,15 @@ const WRITES: [&str; 7] = [
     "select column endpoint.ordering",
     "select column endpoint.max_message_bytes",
 ];
-const FOR_READERS: [&str; 2] = ["explain_message", "stream_key"];
-const TO_LOOK_AT: [&str; 8] = [
+const FOR_READERS: [&str; 3] = ["explain_message", "explain_request", "stream_key"];
+const TO_LOOK_AT: [&str; 9] = [
     "backlog",
     "blocked_stream",
     "dead_letter_summary",
     "deduplication_bucket",
     "deduplication_memory",
     "lease_holder",
+    "request_bucket",
     "schema_version",
     "setting",
 ];
@@ -168,6 +183,7 @@ async fn what_a_login_has_no_right_to_is_refused() -> Result<()> {
         "update postroom.outbox set payload = 'x'",
         "truncate postroom.outbox",
         "select * from postroom.dead_letter",
+        "select * from postroom.request",
         "select * from postroom.idempotency_key",
         "insert into postroom.idempotency_key_0 select",
         "select * from postroom.message_deduplication_0",
@@ -178,7 +194,7 @@ async fn what_a_login_has_no_right_to_is_refused() -> Result<()> {
         "drop schema postroom cascade",
         "select postroom.adopt_server()",
         "select postroom.put_messages('outbox', 'orders', '{}')",
-        "select postroom.turn_ring()",
+        "select postroom.turn_deduplication_ring()",
         "select * from postroom.parked_message",
         "alter table postroom.outbox disable trigger fill",
     ];
@@ -285,6 +301,7 @@ async fn the_whole_flow_works_with_exactly_these_rights() -> Result<()> {
         "backlog",
         "blocked_stream",
         "lease_holder",
+        "request_bucket",
         "dead_letter_summary",
         "deduplication_memory",
     ] {

@@ -219,7 +219,7 @@ fn rules_between_fields_are_in_the_schema() {
     let pod = "/properties/workers/properties/podTemplate/properties/metadata/properties";
     assert_eq!(rules(&format!("{pod}/labels")), 1);
     assert_eq!(rules(&format!("{pod}/annotations")), 1);
-    assert_eq!(rules("/properties/retention"), 2);
+    assert_eq!(rules("/properties/retention"), 3);
     assert_eq!(rules("/properties/database/properties/schema"), 2);
     assert_eq!(rules("/properties/database/properties/tls"), 2);
     assert_eq!(

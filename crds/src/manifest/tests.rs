@@ -68,11 +68,12 @@ fn what_is_left_out_gets_its_default() {
     assert!(outbox.headers.is_empty());
     assert_eq!(outbox.on_unroutable, OnUnroutable::Retry);
     assert!(!outbox.paused);
-    let (deduplication, dead) = ("720h".to_owned(), "720h".to_owned());
+    let [deduplication, requests, dead] = ["720h"; 3].map(str::to_owned);
     assert_eq!(
         spec.retention,
         Retention {
             deduplication,
+            requests,
             dead
         }
     );
@@ -185,7 +186,7 @@ fn a_value_of_the_wrong_type_is_refused_and_never_converted() {
         (
             "/spec/retention",
             json!(["720h", "720h"]),
-            "`spec.retention` is a list but must be an object with `deduplication`, `dead`",
+            "`spec.retention` is a list but must be an object with `deduplication`, `requests`, `dead`",
         ),
         (
             "/spec/outboxes/0/headers/x-shard",

@@ -306,6 +306,7 @@ fn the_smallest_manifest_resolves_its_only_transport_and_all_defaults() {
         ("default", 0)
     );
     assert_eq!(config.retention.deduplication_seconds, 2_592_000);
+    assert_eq!(config.retention.requests_seconds, 2_592_000);
     assert_eq!(config.retention.dead_seconds, 2_592_000);
     assert_eq!(config.database.tls.mode, TlsLevel::FromUrl);
     assert_eq!(

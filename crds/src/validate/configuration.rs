@@ -110,6 +110,11 @@ fn numbers(checker: &mut Checker, config: &WorkerConfig) {
             limits::DEDUPLICATION_SECONDS,
         ),
         (
+            "retention.requestsSeconds",
+            retention.requests_seconds,
+            limits::REQUESTS_SECONDS,
+        ),
+        (
             "retention.deadSeconds",
             retention.dead_seconds,
             limits::DEAD_SECONDS,

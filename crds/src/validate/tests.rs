@@ -243,6 +243,7 @@ fn retention_is_a_duration_long_enough() {
         ("deduplication", "30d", form),
         ("deduplication", "59m", "between '1h' and '87600h'"),
         ("deduplication", "99999h", "between '1h' and '87600h'"),
+        ("requests", "59m", "between '1h' and '87600h'"),
         ("dead", "", form),
         ("dead", "0s", "between '1m' and '87600h'"),
     ] {

@@ -17,8 +17,9 @@ const OUTBOX_TEXT: &str = "select @schema@.register_endpoint(s ->> 'name', 'Outb
 const INBOX_TEXT: &str = "select @schema@.register_endpoint(s ->> 'name', 'Inbox', s #>> '{ordering,mode}', s #>> '{ordering,onFailure}', \
     s #>> '{ordering,onScheduled}', (s #>> '{consumer,maxMessageBytes}')::int, $2, s, $3, $4, (select min(k) from jsonb_object_keys(s -> 'handler') k), \
     s #>> '{handler,sqlFunction,name}') from (select $1::jsonb) t(s)";
-/// $1 and $2 are seconds.
-const RETENTION: &str = "select @schema@.register_retention(trim_scale(round($1::bigint / 86400.0, 9)), trim_scale(round($2::bigint / 86400.0, 9)))";
+/// $1 to $3 are seconds.
+const RETENTION: &str = "select @schema@.register_retention(trim_scale(round($1::bigint / 86400.0, 9)), trim_scale(round($2::bigint / 86400.0, 9)), \
+    trim_scale(round($3::bigint / 86400.0, 9)))";
 
 /// Registers everything in `config`; answers the endpoints that a newer generation has registered already.
 pub(super) async fn register(
@@ -45,7 +46,8 @@ pub(super) async fn register(
     let query = link
         .query(RETENTION)
         .bind(signed(config.retention.deduplication_seconds))
-        .bind(signed(config.retention.dead_seconds));
+        .bind(signed(config.retention.dead_seconds))
+        .bind(signed(config.retention.requests_seconds));
     link.connection.execute(query).await?;
     Ok(left)
 }
@@ -56,7 +58,8 @@ pub(super) fn as_text(config: &WorkerConfig) -> String {
     let retention = RETENTION
         .replace("@schema@", &schema)
         .replace("$1", &config.retention.deduplication_seconds.to_string())
-        .replace("$2", &config.retention.dead_seconds.to_string());
+        .replace("$2", &config.retention.dead_seconds.to_string())
+        .replace("$3", &config.retention.requests_seconds.to_string());
     let endpoints = in_order(config).into_iter().map(|endpoint| {
         // The settings last: they may hold anything.
         endpoint

@@ -24,7 +24,7 @@ macro_rules! migration {
 }
 
 /// All migrations, oldest first.
-pub const MIGRATIONS: [Migration; 8] = [
+pub const MIGRATIONS: [Migration; 9] = [
     migration!(1, "tables", "0001_tables.sql"),
     migration!(2, "writers", "0002_writers.sql"),
     migration!(3, "claiming", "0003_claiming.sql"),
@@ -33,6 +33,7 @@ pub const MIGRATIONS: [Migration; 8] = [
     migration!(6, "upkeep", "0006_upkeep.sql"),
     migration!(7, "views", "0007_views.sql"),
     migration!(8, "inbox", "0008_inbox.sql"),
+    migration!(9, "requests", "0009_requests.sql"),
 ];
 
 /// Who may do what; applied anew after every migration.

@@ -177,7 +177,9 @@ comment on table schema_version is 'The migrations that are applied, each with t
     }
 
     fn fill(&self, text: &str) -> String {
-        let text = for_each_box(text)
+        let text = TWINS
+            .iter()
+            .fold(text.to_owned(), |text, twins| twins.write_out(&text))
             .replace("@schema@", &identifier(self.schema))
             .replace("@owner@", &identifier(self.owner));
         match self.names {
@@ -190,22 +192,62 @@ comment on table schema_version is 'The migrations that are applied, each with t
     }
 }
 
-/// The two kinds of boxes, with the word for a message that is through.
-const BOXES: [(&str, &str); 2] = [("outbox", "published"), ("inbox", "handled")];
+/// Two parts of the schema that are the same but for some words.
+struct Twins {
+    /// The line before a block that is written once for both.
+    mark: &'static str,
+    words: [&'static [(&'static str, &'static str)]; 2],
+}
 
-/// Repeats what stands between the lines `--@ each box` and `--@ end` for outbox and inbox: twins that must not drift apart.
-fn for_each_box(text: &str) -> String {
-    let mut whole = String::with_capacity(2 * text.len());
-    let mut rest = text;
-    while let Some((before, block)) = rest.split_once("--@ each box\n") {
-        let (block, after) = block.split_once("--@ end\n").unwrap_or((block, ""));
-        whole.push_str(before);
-        for (name, done) in BOXES {
-            whole.push_str(&block.replace("@box@", name).replace("@done@", done));
+const TWINS: [Twins; 2] = [
+    Twins {
+        mark: "--@ each box\n",
+        words: [
+            &[("@box@", "outbox"), ("@done@", "published")],
+            &[("@box@", "inbox"), ("@done@", "handled")],
+        ],
+    },
+    Twins {
+        mark: "--@ each ring\n",
+        words: [
+            &[
+                ("@ring@", "deduplication"),
+                ("@setting@", "dedup_retention_days"),
+                (
+                    "@tables@",
+                    "message_deduplication_%1$s, idempotency_key_%1$s",
+                ),
+            ],
+            &[
+                ("@ring@", "request"),
+                ("@setting@", "request_retention_days"),
+                (
+                    "@tables@",
+                    "request_%1$s, request_message_%1$s, request_delivery_%1$s",
+                ),
+            ],
+        ],
+    },
+];
+
+impl Twins {
+    /// Repeats each block, up to the line `--@ end`, for both, so that they cannot drift apart.
+    fn write_out(&self, text: &str) -> String {
+        let mut whole = String::with_capacity(2 * text.len());
+        let mut rest = text;
+        while let Some((before, block)) = rest.split_once(self.mark) {
+            let (block, after) = block.split_once("--@ end\n").unwrap_or((block, ""));
+            whole.push_str(before);
+            for words in self.words {
+                let twin = words.iter().fold(block.to_owned(), |twin, (word, value)| {
+                    twin.replace(word, value)
+                });
+                whole.push_str(&twin);
+            }
+            rest = after;
         }
-        rest = after;
+        whole + rest
     }
-    whole + rest
 }
 
 /// Everything for an empty database, in the form that psql takes.

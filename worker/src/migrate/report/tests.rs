@@ -5,7 +5,7 @@ fn report(dry_run: bool) -> Report {
     Report {
         database: "shop".to_owned(),
         schema: "postroom".to_owned(),
-        version: 8,
+        version: 9,
         dry_run,
         owner: "shop_postroom_owner".to_owned(),
         roles: Some(RoleNames::new("shop", "postroom")),
@@ -25,7 +25,7 @@ fn a_second_run_says_that_there_was_nothing_to_do() {
     assert_eq!(
         report(false).summary(),
         [
-            "Nothing to do: schema postroom of database shop is at version 8.",
+            "Nothing to do: schema postroom of database shop is at version 9.",
             "Roles: shop_postroom_owner, shop_postroom_worker, shop_postroom_app, shop_postroom_reader.",
             "Endpoints: orders (unchanged).",
         ]
@@ -48,8 +48,8 @@ fn a_second_run_says_that_there_was_nothing_to_do() {
 #[test]
 fn a_dry_run_says_what_it_would_do_and_that_it_did_not() {
     let pending = AppliedNow {
-        version: 8,
-        name: "inbox",
+        version: 9,
+        name: "requests",
         milliseconds: None,
     };
     let report = Report {
@@ -64,8 +64,8 @@ fn a_dry_run_says_what_it_would_do_and_that_it_did_not() {
         report.summary(),
         [
             "Would create role shop_postroom_app",
-            "Would apply 0008 inbox",
-            "Nothing was changed: schema postroom of database shop would be at version 8.",
+            "Would apply 0009 requests",
+            "Nothing was changed: schema postroom of database shop would be at version 9.",
             "One-role mode: everything belongs to role app, because role app may not create roles.",
             "Endpoints: orders (unchanged).",
         ]
