@@ -25,11 +25,12 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install the servers that tests and demos start, and the programs of Kubernetes (root, Debian 12)
-	tests/services/install.sh $(TEST_SERVERS) $(WITH_CLUSTER:yes=cluster)
+	tests/services/install.sh $(TEST_SERVERS) examples $(WITH_CLUSTER:yes=cluster)
 	$(if $(WITH_CLUSTER),tests/cluster/build.sh)
 
 build: ## Build everything for development and tests
 	cargo build --locked --workspace --all-targets $(HOOKS)
+	tests/examples/build.sh
 
 lint: ## Check format, lints, scripts, and that each crate builds alone
 	cargo fmt --all --check

@@ -15,6 +15,7 @@ mod database;
 mod database_faults;
 mod demo;
 mod docs;
+mod examples;
 mod fleet;
 mod ground;
 mod handling;

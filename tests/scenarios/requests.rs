@@ -18,7 +18,7 @@ use crate::workload::Chance;
 const EXAMPLE: &str = include_str!("../examples/reservations.sql");
 
 /// A database with the outbox `orders` and the inbox `tasks`.
-async fn shop(test: &str) -> Result<Database> {
+pub(crate) async fn shop(test: &str) -> Result<Database> {
     let server = PostgresServer::shared().await?;
     let database = Database::create(server, test).await?;
     let resource = Resource::new("shop")
@@ -31,6 +31,14 @@ async fn shop(test: &str) -> Result<Database> {
         .succeed()
         .await?;
     Ok(database)
+}
+
+/// Tables, rules and function of the example, without what happens in it.
+pub(crate) async fn ground_of_the_example(session: &mut PgConnection) -> Result<()> {
+    let (ground, _) = EXAMPLE
+        .split_once("-- Five books on the shelf.")
+        .context("the place in the script")?;
+    run(session, ground).await
 }
 
 /// Runs a script as a reader would; answers whether it came to its end, and what it said.
@@ -364,10 +372,7 @@ const RECONCILE: &str = "select shop.reconcile()";
 async fn no_order_of_attempts_failures_and_repeats_breaks_the_rules() -> Result<()> {
     let database = shop("interleaved").await?;
     let mut session = database.connect().await?;
-    let (ground, _) = EXAMPLE
-        .split_once("-- Five books on the shelf.")
-        .context("the place in the script")?;
-    run(&mut session, ground).await?;
+    ground_of_the_example(&mut session).await?;
     run(
         &mut session,
         "insert into shop.stock (item, on_hand, initial) values ('book', 40, 40)",

@@ -4,6 +4,7 @@
 #   install.sh                     the machine's own servers (PostgreSQL 15, RabbitMQ 3.10)
 #   install.sh bookworm trixie     also PostgreSQL 17 and RabbitMQ 4.0, in a folder of their own
 #   install.sh bookworm cluster    also what a cluster and its image are made with
+#   install.sh bookworm examples   also what the example services in several languages need
 #
 # Asks nothing, starts nothing, and does nothing at all when everything is there. The second flavour lives in
 # ${POSTROOM_CACHE:-$HOME/.cache/postroom}/trixie; remove that folder to be rid of it.
@@ -38,6 +39,13 @@ missing_packages() {
     command -v jq >/dev/null || echo jq
     command -v musl-gcc >/dev/null || echo musl-tools
     [ -f /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
+  fi
+  if [[ $wanted == *" examples "* ]]; then
+    /usr/bin/python3 -c 'import psycopg2' 2>/dev/null || echo python3 python3-psycopg2
+    command -v node >/dev/null || echo nodejs
+    command -v npm >/dev/null || echo npm
+    command -v javac >/dev/null || echo default-jdk-headless
+    [ -f /usr/share/java/postgresql.jar ] || echo libpostgresql-jdbc-java
   fi
 }
 
@@ -135,8 +143,8 @@ flavours=("$@")
 [ ${#flavours[@]} -gt 0 ] || flavours=(bookworm)
 for flavour in "${flavours[@]}"; do
   case "$flavour" in
-    bookworm | trixie | cluster) ;;
-    *) fail "unknown word '$flavour': use bookworm, trixie, cluster, or several of them" ;;
+    bookworm | trixie | cluster | examples) ;;
+    *) fail "unknown word '$flavour': use bookworm, trixie, cluster, examples, or several of them" ;;
   esac
 done
 install_bookworm "${flavours[@]}"
