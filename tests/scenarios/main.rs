@@ -7,6 +7,7 @@ mod accepting_rules;
 mod bad_input;
 mod broker_faults;
 mod burying;
+mod chain;
 mod claiming;
 mod clocks;
 mod connecting;
