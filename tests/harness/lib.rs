@@ -18,6 +18,7 @@ pub mod database;
 pub mod pooler;
 pub mod postgres;
 pub mod proxy;
+pub mod raw;
 pub mod received;
 pub mod receiver;
 pub mod vhost;

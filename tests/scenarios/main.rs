@@ -28,6 +28,7 @@ mod leases;
 mod maintenance;
 mod migrate_command;
 mod migrations;
+mod odd_frames;
 mod odd_names;
 mod order;
 mod plain_inserts;

@@ -3,6 +3,9 @@
 //! Invariants: one listener for the connection's events; every attempt has a deadline; pauses between
 //! attempts grow and are spread by chance.
 
+mod filter;
+mod runtime;
+
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -147,13 +150,7 @@ async fn connect(config: &TransportConfig) -> Result<Connection, Reason> {
     let uri = address(config)?;
     let tls = tls(config)?;
     let properties = ConnectionProperties::default().with_connection_name("postroom-worker".into());
-    let runtime = lapin::runtime::default_runtime().map_err(|error| reason::of_broker(&error))?;
-    match timeout(
-        CONNECT,
-        Connection::connect_uri_with_config(uri, properties, tls, runtime),
-    )
-    .await
-    {
+    match timeout(CONNECT, runtime::connect(uri, properties, tls)).await {
         Err(_) => Err(Reason::timeout("the broker", CONNECT)),
         Ok(Err(error)) => Err(reason::of_broker(&error)),
         Ok(Ok(connection)) => Ok(connection),

@@ -213,7 +213,10 @@ impl Reader<'_> {
             );
         }
         if text.contains('\0') {
-            self.refuse(code, format!("{what} contains NUL"));
+            self.refuse(
+                code,
+                format!("{what} contains NUL, or bytes that are no text"),
+            );
         }
         let end = (0..=LONGEST.min(size)).rfind(|&end| text.is_char_boundary(end));
         text[..end.unwrap_or_default()].replace('\0', "")
@@ -297,14 +300,10 @@ impl Reader<'_> {
     }
 
     fn stored_headers(&mut self, exchange: &str) -> Option<String> {
-        let mut all = match self.headers.map(fields::members) {
-            None => Map::new(),
-            Some(Ok(members)) => members,
-            Some(Err(error)) => {
-                self.refuse("BadHeaders", error);
-                Map::new()
-            }
-        };
+        let (mut all, problem) = self.headers.map(fields::members).unwrap_or_default();
+        if let Some(problem) = problem {
+            self.refuse("BadHeaders", problem);
+        }
         all.remove(PROPERTIES);
         let properties = self.other_properties(exchange);
         if !properties.is_empty() {

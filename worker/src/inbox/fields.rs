@@ -1,7 +1,7 @@
 //! From AMQP headers to the JSON in which they are stored: the reverse of what `outbox::wire` reads, so that what was
 //! received can be sent on as it was.
 //!
-//! Invariant: nothing is lost, and PostgreSQL takes every text that comes out of here.
+//! Invariant: nothing is lost without a word, and PostgreSQL takes every text that comes out of here.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,20 +10,26 @@ use serde_json::{Map, Value, json};
 
 use crate::outbox::wire::DEEPEST;
 
-/// The members of a table; or what about it cannot be stored.
-pub fn members(table: &FieldTable) -> Result<Map<String, Value>, String> {
+/// The members of a table, and what is wrong with the first that cannot be stored; those are left out.
+pub fn members(table: &FieldTable) -> (Map<String, Value>, Option<String>) {
     let mut members = Map::new();
+    let mut problem = None;
     for (name, value) in table.inner() {
         let name = name.as_str();
-        members.insert(checked(name)?, json_value(name, value, 0)?);
+        match checked(name).and_then(|key| Ok((key, json_value(name, value, 0)?))) {
+            Ok((key, value)) => drop(members.insert(key, value)),
+            Err(error) => drop(problem.get_or_insert(error)),
+        }
     }
-    Ok(members)
+    (members, problem)
 }
 
 /// jsonb has no NUL.
 fn checked(name: &str) -> Result<String, String> {
     if name.contains('\0') {
-        return Err(format!("the name of header {name:?} contains NUL"));
+        return Err(format!(
+            "the name of header {name:?} contains NUL, or bytes that are no text"
+        ));
     }
     Ok(name.to_owned())
 }

@@ -110,7 +110,9 @@ fn from_text(what: &str, id: Option<&str>) -> Result<Identity, NoIdentity> {
         )));
     }
     if id.contains('\0') {
-        return Err(NoIdentity::Bad(format!("{what} contains NUL")));
+        return Err(NoIdentity::Bad(format!(
+            "{what} contains NUL, or bytes that are no text"
+        )));
     }
     // Only the form with hyphens: the database takes any other for a text of the sender's own.
     let uuid = Uuid::try_parse(id).ok().filter(|_| id.len() == 36);
