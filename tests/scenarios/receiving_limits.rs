@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use lapin::ExchangeKind;
 use lapin::types::AMQPValue;
-use postroom_tests::broker::RabbitServer;
+use postroom_tests::broker::{RabbitOptions, RabbitServer};
 use postroom_tests::intake::{INTO, Intake};
 use postroom_tests::postgres::{PostgresOptions, PostgresServer};
-use postroom_tests::resource::Resource;
+use postroom_tests::resource::{Outbox, Resource};
 use postroom_tests::vhost::QueueArguments;
 use sqlx::Executor as _;
 
@@ -153,5 +154,41 @@ async fn a_worker_that_cannot_store_ends_in_time_and_the_broker_has_everything_a
     blocking.execute("rollback").await.context("unlock")?;
     let worker = intake.worker().await?;
     all_in_order(&intake.wait_rows(300, PATIENCE).await?, 300)?;
+    intake.drain(&worker).await
+}
+
+/// F14, R12: a broker that is short of memory reads nothing from connections that publish, and what would help it is that
+/// its queues are emptied.
+#[tokio::test]
+async fn a_broker_that_blocks_publishers_is_still_received_from() -> Result<()> {
+    let rabbit = RabbitServer::start(RabbitOptions::default()).await?;
+    let postgres = PostgresServer::shared().await?;
+    let queue = QueueArguments::quorum();
+    let intake = Intake::start_on(postgres, &rabbit, "in_alarm", &queue, |resource| {
+        small(resource.outbox(Outbox::new("orders", "shop").with("onUnroutable", "Drop")))
+    })
+    .await?;
+    intake
+        .vhost
+        .declare_exchange("shop", ExchangeKind::Fanout)
+        .await?;
+    let mut session = intake.connect().await?;
+    let mut blocking = intake.connect().await?;
+    blocking
+        .execute("begin; lock table postroom.inbox in access exclusive mode")
+        .await?;
+    let worker = intake.worker().await?;
+    intake.send(parcels(5, 1_000)).await?;
+    rabbit.set_memory_alarm(true).await?;
+    session
+        .execute(
+            "insert into postroom.outbox (endpoint, type, payload) values ('orders', 'a', '{}')",
+        )
+        .await?;
+    wait_condition(&worker, "transport", "Blocked").await?;
+    blocking.execute("commit").await?;
+    all_in_order(&intake.wait_rows(1_000, PATIENCE).await?, 1_000)?;
+    rabbit.set_memory_alarm(false).await?;
+    wait_well(&worker).await?;
     intake.drain(&worker).await
 }

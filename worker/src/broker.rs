@@ -60,16 +60,20 @@ impl Transport {
     }
 }
 
-/// Keeps `state` true until the receivers are gone.
-pub async fn keep_connected(config: TransportConfig, state: watch::Sender<Transport>) {
+/// Keeps `state` true until the receivers are gone. `name` is what the connection is called in the log and at the broker.
+pub async fn keep_connected(
+    config: TransportConfig,
+    name: String,
+    state: watch::Sender<Transport>,
+) {
     let mut backoff = Backoff::default();
     loop {
-        match connect(&config).await {
+        match connect(&config, &name).await {
             Ok(connection) => {
-                tracing::info!(transport = %config.name, "Connected to transport {}", config.name);
+                tracing::info!(transport = %config.name, "Connected to transport {name}");
                 let connected = Instant::now();
                 let reason = watch_connection(Arc::new(connection), &state).await;
-                tracing::warn!(transport = %config.name, code = reason.code, "Lost transport {}: {reason}", config.name);
+                tracing::warn!(transport = %config.name, code = reason.code, "Lost transport {name}: {reason}");
                 state.send_replace(Transport::Down {
                     since: Instant::now(),
                     reason: Some(reason),
@@ -79,7 +83,7 @@ pub async fn keep_connected(config: TransportConfig, state: watch::Sender<Transp
                 }
             }
             Err(reason) => {
-                tracing::warn!(transport = %config.name, code = reason.code, "Cannot connect to transport {}: {reason}", config.name);
+                tracing::warn!(transport = %config.name, code = reason.code, "Cannot connect to transport {name}: {reason}");
                 state.send_modify(|state| {
                     let since = state.down_since().unwrap_or_else(Instant::now);
                     *state = Transport::Down {
@@ -146,10 +150,11 @@ async fn watch_connection(connection: Arc<Connection>, state: &watch::Sender<Tra
     }
 }
 
-async fn connect(config: &TransportConfig) -> Result<Connection, Reason> {
+async fn connect(config: &TransportConfig, name: &str) -> Result<Connection, Reason> {
     let uri = address(config)?;
     let tls = tls(config)?;
-    let properties = ConnectionProperties::default().with_connection_name("postroom-worker".into());
+    let properties = ConnectionProperties::default()
+        .with_connection_name(format!("postroom-worker {name}").into());
     match timeout(CONNECT, runtime::connect(uri, properties, tls)).await {
         Err(_) => Err(Reason::timeout("the broker", CONNECT)),
         Ok(Err(error)) => Err(reason::of_broker(&error)),

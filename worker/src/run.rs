@@ -1,10 +1,11 @@
 //! `postroom-worker run`: starts the parts, waits for the stop signal, drains.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postroom_crds::worker_config::{HandlerConfig, WorkerConfig};
+use postroom_crds::worker_config::{HandlerConfig, TransportConfig, WorkerConfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
@@ -148,7 +149,11 @@ fn connect_transports(
                 since: Instant::now(),
                 reason: None,
             });
-            parts.spawn(broker::keep_connected(transport.clone(), sender));
+            parts.spawn(broker::keep_connected(
+                transport.clone(),
+                transport.name.clone(),
+                sender,
+            ));
             parts.spawn(show_transport(
                 transport.name.clone(),
                 receiver.clone(),
@@ -157,6 +162,33 @@ fn connect_transports(
             (transport.name.clone(), receiver)
         })
         .collect()
+}
+
+/// The connection to receive over, and whether nobody else tells of its state. It is one of its own where something is
+/// published over the same transport: a broker that is short of memory reads nothing from a connection that publishes, not
+/// even the acknowledgements that would help it.
+fn connect_to_receive(
+    config: &WorkerConfig,
+    shown: &Transports,
+    parts: &mut JoinSet<()>,
+) -> BTreeMap<String, (watch::Receiver<Transport>, bool)> {
+    let connection = |transport: &TransportConfig| {
+        let name = &transport.name;
+        let shared = transport_of(name, shown)?;
+        let publishes = config.outboxes.iter().any(|o| o.transport == *name);
+        let receives = config.inboxes.iter().any(|i| i.transport == *name);
+        if !(publishes && receives) {
+            return Some((name.clone(), (shared, false)));
+        }
+        let (sender, receiver) = watch::channel(Transport::Down {
+            since: Instant::now(),
+            reason: None,
+        });
+        let called = format!("{name} to receive");
+        parts.spawn(broker::keep_connected(transport.clone(), called, sender));
+        Some((name.clone(), (receiver, true)))
+    };
+    config.transports.iter().filter_map(connection).collect()
 }
 
 async fn show_transport(name: String, mut state: watch::Receiver<Transport>, status: Status) {
@@ -249,6 +281,7 @@ fn start(
     let (signal, signalled) = watch::channel(Signal::default());
     let (claims, claimed) = watch::channel(Arc::new(Claims::default()));
     let receivers = Receivers::default();
+    let to_receive = connect_to_receive(config, transports, parts);
     let share = |settings: Settings| Shared {
         metrics: METRICS.endpoint(
             &config.namespace,
@@ -288,7 +321,7 @@ fn start(
     }
     for inbox in &config.inboxes {
         served.push((inbox.name.clone(), None));
-        if let Some(transport) = transport_of(&inbox.transport, transports) {
+        if let Some((transport, apart)) = to_receive.get(&inbox.transport).cloned() {
             endpoints.spawn(ingress::serve(Ingress {
                 config: Arc::new(inbox.clone()),
                 paused: config.paused,
@@ -299,6 +332,7 @@ fn start(
                 receivers: receivers.clone(),
                 claim_now: claim_now.clone(),
                 transport,
+                apart,
                 draining: draining.clone(),
                 status: status.clone(),
                 metrics: METRICS.ingress(&config.namespace, &config.name, &inbox.name),

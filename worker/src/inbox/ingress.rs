@@ -49,6 +49,8 @@ pub struct Ingress {
     pub claim_now: Arc<Notify>,
     /// Broker.
     pub transport: watch::Receiver<Transport>,
+    /// Whether nobody else tells of the state of this connection.
+    pub apart: bool,
     /// Set when the process drains.
     pub draining: watch::Receiver<bool>,
     /// Status.
@@ -121,6 +123,14 @@ impl Ingress {
             }
             if wanted.take().is_some() {
                 self.give_up();
+            }
+            if let Transport::Down {
+                reason: Some(reason),
+                ..
+            } = &*self.transport.borrow()
+                && self.apart
+            {
+                self.status.raise(self.scope(), reason.clone());
             }
             tokio::select! {
                 Ok(()) = self.transport.changed() => {}
