@@ -8,7 +8,7 @@ use postroom_tests::worker::Worker;
 use uuid::Uuid;
 
 use crate::ground::PATIENCE;
-use crate::handling::{
+use crate::handling_ground::{
     Handling, accept, all_settled, effects, message, numbered, require_once_and_in_order,
 };
 use crate::sql::{count, one, rows, until};

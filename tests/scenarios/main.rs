@@ -21,6 +21,7 @@ mod fleet;
 mod ground;
 mod handling;
 mod handling_faults;
+mod handling_ground;
 mod harness;
 mod hostile;
 mod late_commits;

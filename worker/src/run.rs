@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postroom_crds::worker_config::{HandlerConfig, TransportConfig, WorkerConfig};
+use postroom_crds::worker_config::{
+    HandlerConfig, InboxConfig, OutboxConfig, TransportConfig, WorkerConfig,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinSet;
@@ -13,7 +15,7 @@ use uuid::Uuid;
 
 use crate::backoff::Backoff;
 use crate::broker::{self, Transport};
-use crate::database::Database;
+use crate::database::{Database, Session};
 use crate::engine::{Settings, Shared};
 use crate::heart::{Claims, Heart, Receivers};
 use crate::http::{self, Served};
@@ -23,7 +25,7 @@ use crate::metrics::METRICS;
 use crate::poll::{self, Waiters};
 use crate::reason::Reason;
 use crate::status::{Scope, Status};
-use crate::store::{self, Claimant, Direction, Signal};
+use crate::store::{self, Claimant, Direction, LowMarks, Signal};
 use crate::{inbox, migrate, outbox, upkeep};
 
 /// The drain ends so long before the grace period does.
@@ -164,6 +166,9 @@ fn connect_transports(
         .collect()
 }
 
+/// A connection, and whether nobody else tells of its state.
+type Receiving = (watch::Receiver<Transport>, bool);
+
 /// The connection to receive over, and whether nobody else tells of its state. It is one of its own where something is
 /// published over the same transport: a broker that is short of memory reads nothing from a connection that publishes, not
 /// even the acknowledgements that would help it.
@@ -171,7 +176,7 @@ fn connect_to_receive(
     config: &WorkerConfig,
     shown: &Transports,
     parts: &mut JoinSet<()>,
-) -> BTreeMap<String, (watch::Receiver<Transport>, bool)> {
+) -> BTreeMap<String, Receiving> {
     let connection = |transport: &TransportConfig| {
         let name = &transport.name;
         let shared = transport_of(name, shown)?;
@@ -256,11 +261,104 @@ async fn prepare(
     }
 }
 
-/// Starts heart, poll, upkeep, and one task for each endpoint; answers the latter.
+/// What the tasks of this process share.
+struct Process<'a> {
+    config: &'a WorkerConfig,
+    database: &'a Database,
+    transports: &'a Transports,
+    to_receive: BTreeMap<String, Receiving>,
+    worker: Uuid,
+    status: &'a Status,
+    draining: watch::Receiver<bool>,
+    sweep: bool,
+    trust: Trust,
+    claim_now: Arc<Notify>,
+    low_marks: Arc<std::sync::Mutex<LowMarks>>,
+    receivers: Receivers,
+    reader: Arc<Mutex<Session>>,
+    settler: Arc<Mutex<Session>>,
+    waiters: Waiters,
+    signal: watch::Receiver<Signal>,
+    claims: watch::Receiver<Arc<Claims>>,
+}
+
+/// An endpoint that is served, with the state of the transport without which it cannot be.
+type Needs = (String, Option<watch::Receiver<Transport>>);
+
+impl Process<'_> {
+    fn shared(&self, settings: Settings) -> Shared {
+        Shared {
+            metrics: METRICS.endpoint(
+                &self.config.namespace,
+                &self.config.name,
+                &settings.name,
+                settings.direction,
+            ),
+            config: Arc::new(settings),
+            paused: self.config.paused,
+            worker: self.worker,
+            trust: self.trust.clone(),
+            reader: self.reader.clone(),
+            settler: self.settler.clone(),
+            claims: self.claims.clone(),
+            signal: self.signal.clone(),
+            waiters: self.waiters.clone(),
+            claim_now: self.claim_now.clone(),
+            low_marks: Arc::clone(&self.low_marks),
+            transport: None,
+            draining: self.draining.clone(),
+            status: self.status.clone(),
+            sweep: self.sweep,
+        }
+    }
+
+    fn serve_outbox(&self, outbox: &OutboxConfig, endpoints: &mut JoinSet<()>) -> Option<Needs> {
+        let transport = transport_of(&outbox.transport, self.transports)?;
+        let shared = Shared {
+            transport: Some(transport.clone()),
+            ..self.shared(outbox::settings(outbox))
+        };
+        let config = Arc::new(outbox.clone());
+        endpoints.spawn(outbox::serve(shared, config, transport.clone()));
+        Some((outbox.name.clone(), Some(transport)))
+    }
+
+    /// Receives for an inbox, and runs its handler if that is ours to do. It is handled whether or not the broker is there.
+    fn serve_inbox(&self, inbox: &InboxConfig, endpoints: &mut JoinSet<()>) -> Option<Needs> {
+        if let Some(receiving) = self.to_receive.get(&inbox.transport) {
+            endpoints.spawn(ingress::serve(self.ingress(inbox, receiving.clone())));
+        }
+        if let HandlerConfig::SqlFunction(function) = &inbox.handler {
+            let shared = self.shared(inbox::settings(inbox, function));
+            let database = self.database.clone();
+            endpoints.spawn(inbox::serve(shared, function.clone(), database));
+        }
+        Some((inbox.name.clone(), None))
+    }
+
+    fn ingress(&self, inbox: &InboxConfig, (transport, apart): Receiving) -> Ingress {
+        Ingress {
+            config: Arc::new(inbox.clone()),
+            paused: self.config.paused,
+            worker: self.worker,
+            session: Arc::new(Mutex::new(self.database.session("accept"))),
+            trust: self.trust.clone(),
+            claims: self.claims.clone(),
+            receivers: self.receivers.clone(),
+            claim_now: self.claim_now.clone(),
+            transport,
+            apart,
+            draining: self.draining.clone(),
+            status: self.status.clone(),
+            metrics: METRICS.ingress(&self.config.namespace, &self.config.name, &inbox.name),
+        }
+    }
+}
+
+/// Starts heart, poll, upkeep, and the tasks of each endpoint; answers the latter.
 #[expect(
     clippy::too_many_arguments,
-    clippy::too_many_lines,
-    reason = "the parts of the process, each made and used once"
+    reason = "the parts of the process, each used once"
 )]
 fn start(
     config: &WorkerConfig,
@@ -272,92 +370,51 @@ fn start(
     sweep: bool,
     parts: &mut JoinSet<()>,
 ) -> JoinSet<()> {
-    let trust = Trust::default();
-    let claim_now = Arc::new(Notify::new());
-    let low_marks = Arc::default();
-    let reader = Arc::new(Mutex::new(database.session("read")));
-    let settler = Arc::new(Mutex::new(database.session("settle")));
-    let waiters = Waiters::default();
     let (signal, signalled) = watch::channel(Signal::default());
     let (claims, claimed) = watch::channel(Arc::new(Claims::default()));
-    let receivers = Receivers::default();
-    let to_receive = connect_to_receive(config, transports, parts);
-    let share = |settings: Settings| Shared {
-        metrics: METRICS.endpoint(
-            &config.namespace,
-            &config.name,
-            &settings.name,
-            settings.direction,
-        ),
-        config: Arc::new(settings),
-        paused: config.paused,
+    let process = Process {
+        config,
+        database,
+        transports,
+        to_receive: connect_to_receive(config, transports, parts),
         worker: claimant.id,
-        trust: trust.clone(),
-        reader: reader.clone(),
-        settler: settler.clone(),
-        claims: claimed.clone(),
-        signal: signalled.clone(),
-        waiters: waiters.clone(),
-        claim_now: claim_now.clone(),
-        low_marks: Arc::clone(&low_marks),
-        transport: None,
+        status,
         draining: draining.clone(),
-        status: status.clone(),
         sweep,
+        trust: Trust::default(),
+        claim_now: Arc::default(),
+        low_marks: Arc::default(),
+        receivers: Receivers::default(),
+        reader: Arc::new(Mutex::new(database.session("read"))),
+        settler: Arc::new(Mutex::new(database.session("settle"))),
+        waiters: Waiters::default(),
+        signal: signalled,
+        claims: claimed,
     };
-
     let mut endpoints = JoinSet::new();
     let mut served = Vec::new();
     for outbox in &config.outboxes {
-        let Some(transport) = transport_of(&outbox.transport, transports) else {
-            continue;
-        };
-        served.push((outbox.name.clone(), Some(transport.clone())));
-        let shared = Shared {
-            transport: Some(transport.clone()),
-            ..share(outbox::settings(outbox))
-        };
-        endpoints.spawn(outbox::serve(shared, Arc::new(outbox.clone()), transport));
+        served.extend(process.serve_outbox(outbox, &mut endpoints));
     }
     for inbox in &config.inboxes {
-        served.push((inbox.name.clone(), None));
-        if let Some((transport, apart)) = to_receive.get(&inbox.transport).cloned() {
-            endpoints.spawn(ingress::serve(Ingress {
-                config: Arc::new(inbox.clone()),
-                paused: config.paused,
-                worker: claimant.id,
-                session: Arc::new(Mutex::new(database.session("accept"))),
-                trust: trust.clone(),
-                claims: claimed.clone(),
-                receivers: receivers.clone(),
-                claim_now: claim_now.clone(),
-                transport,
-                apart,
-                draining: draining.clone(),
-                status: status.clone(),
-                metrics: METRICS.ingress(&config.namespace, &config.name, &inbox.name),
-            }));
-        }
-        if let HandlerConfig::SqlFunction(function) = &inbox.handler {
-            let shared = share(inbox::settings(inbox, function));
-            endpoints.spawn(inbox::serve(shared, function.clone(), database.clone()));
-        }
+        served.extend(process.serve_inbox(inbox, &mut endpoints));
     }
     let heart = Heart {
         claimant: claimant.clone(),
         lease: Duration::from_secs(u64::from(config.worker.lease_seconds)),
         endpoints: served,
-        receivers,
+        receivers: process.receivers,
         session: database.session("claim"),
-        trust,
+        trust: process.trust,
         claims,
-        claim_now,
-        low_marks,
+        claim_now: process.claim_now,
+        low_marks: process.low_marks,
         draining,
         status: status.clone(),
     };
-    let ceiling = idle_ceiling(config);
     parts.spawn(heart.beat());
+    let (reader, waiters) = (process.reader, process.waiters);
+    let ceiling = idle_ceiling(config);
     parts.spawn(poll::poll(reader, waiters, ceiling, signal, status.clone()));
     parts.spawn(upkeep::keep_up(database.session("upkeep"), status.clone()));
     endpoints
