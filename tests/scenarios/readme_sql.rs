@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use postroom_tests::database::Database;
 use postroom_tests::launch::Launch;
 use postroom_tests::postgres::{PostgresOptions, PostgresServer};
-use postroom_tests::resource::{Outbox, Resource};
+use postroom_tests::resource::{Inbox, Outbox, Resource};
 
 use crate::workspace::root;
 
@@ -111,6 +111,8 @@ async fn every_example_of_the_manual_does_what_it_says() -> Result<()> {
     let database = Database::named(&server, "shop".to_owned()).await?;
     let file = Resource::new("shop")
         .outbox(Outbox::new("orders", "shop"))
+        .inbox(Inbox::handled("payments", "payments", "app.handle_payment"))
+        .inbox(Inbox::pulled("tasks", "tasks"))
         .write()?;
     Launch::new(&["migrate", "--resource", &file.to_string_lossy()])
         .database_url(database.url())
