@@ -252,3 +252,11 @@ begin
             return btrim(document::text, E' \t\n\r');
     end case;
 end $$;
+
+-- The memory by which repeated requests are recognised; rows is the server's last estimate.
+create view request_memory as
+    select coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint as rows, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint as bytes,
+        (select extract(epoch from coalesce(s.value, s.resource_value, s.default_value)::numeric * interval '1 day')::float8
+         from setting s where s.key = 'request_retention_days') as horizon_seconds
+    from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = '@schema@.request'::regclass;

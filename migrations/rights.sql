@@ -52,4 +52,4 @@ grant execute on function perform_maintenance(int, interval) to @worker@;
 grant select on schema_version, setting, deduplication_bucket, request_bucket to @worker@, @reader@;
 -- A view reads tables as its owner, but calls functions as whoever asks.
 grant execute on function stream_key(text, text, text) to @worker@, @reader@;
-grant select on backlog, blocked_stream, lease_holder, dead_letter_summary, deduplication_memory to @worker@, @reader@;
+grant select on backlog, blocked_stream, lease_holder, dead_letter_summary, deduplication_memory, request_memory to @worker@, @reader@;

@@ -76,7 +76,7 @@ const WRITES: [&str; 7] = [
     "select column endpoint.max_message_bytes",
 ];
 const FOR_READERS: [&str; 3] = ["explain_message", "explain_request", "stream_key"];
-const TO_LOOK_AT: [&str; 9] = [
+const TO_LOOK_AT: [&str; 10] = [
     "backlog",
     "blocked_stream",
     "dead_letter_summary",
@@ -84,6 +84,7 @@ const TO_LOOK_AT: [&str; 9] = [
     "deduplication_memory",
     "lease_holder",
     "request_bucket",
+    "request_memory",
     "schema_version",
     "setting",
 ];

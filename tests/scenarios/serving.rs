@@ -31,10 +31,13 @@ const OF_ENDPOINTS: [(&str, &str); 10] = [
     ("end_to_end_delay_seconds_bucket", "le"),
 ];
 
-const OF_THE_PROCESS: [(&str, &str); 9] = [
+const OF_THE_PROCESS: [(&str, &str); 12] = [
     ("deduplication_rows", ""),
     ("deduplication_bytes", ""),
     ("deduplication_horizon_seconds", ""),
+    ("request_rows", ""),
+    ("request_bytes", ""),
+    ("request_horizon_seconds", ""),
     ("claim_duration_seconds_bucket", "le"),
     ("database_pool_connections", "state"),
     ("transport_up", "transport"),

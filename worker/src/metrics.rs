@@ -8,7 +8,7 @@ use prometheus::{
 };
 
 use crate::status::Status;
-use crate::store::{DeduplicationMemory, Direction};
+use crate::store::{Direction, RepeatMemory};
 
 /// Labels that say which endpoint of which resource.
 const ENDPOINT: [&str; 4] = [
@@ -40,9 +40,10 @@ pub struct Metrics {
     transport_up: IntGaugeVec,
     transport_blocked: IntGaugeVec,
     connections: IntGaugeVec,
-    deduplication_rows: IntGauge,
-    deduplication_bytes: IntGauge,
-    deduplication_horizon: Gauge,
+    /// Identities of messages.
+    pub deduplication: MemoryMetrics,
+    /// Outcomes of requests.
+    pub requests: MemoryMetrics,
     /// Duration of `claim_work`.
     pub claim: Histogram,
 }
@@ -53,6 +54,43 @@ pub static METRICS: LazyLock<Metrics> =
 
 fn with<const N: usize>(more: [&'static str; N]) -> Vec<&'static str> {
     ENDPOINT.iter().copied().chain(more).collect()
+}
+
+/// A memory by which repeats are recognised.
+#[derive(Debug)]
+pub struct MemoryMetrics {
+    rows: IntGauge,
+    bytes: IntGauge,
+    horizon: Gauge,
+}
+
+impl MemoryMetrics {
+    fn new(make: &Maker, name: &str, what: &str) -> prometheus::Result<Self> {
+        let size = |suffix: &str, help: String| {
+            let gauge = make.int_gauge(&format!("{name}_{suffix}"), &help, &[])?;
+            Ok::<_, prometheus::Error>(gauge.with_label_values::<&str>(&[]))
+        };
+        let help = format!("{what}: for so long a repeat is recognised");
+        let horizon = make.gauge(&format!("{name}_horizon_seconds"), &help, &[])?;
+        Ok(Self {
+            rows: size(
+                "rows",
+                format!("{what} that are remembered, as the server last estimated them"),
+            )?,
+            bytes: size(
+                "bytes",
+                format!("{what}: disk space of the memory, indexes included"),
+            )?,
+            horizon: horizon.with_label_values::<&str>(&[]),
+        })
+    }
+
+    /// It was measured.
+    pub fn set(&self, memory: &RepeatMemory) {
+        self.rows.set(memory.rows);
+        self.bytes.set(memory.bytes);
+        self.horizon.set(memory.horizon_seconds);
+    }
 }
 
 /// Makes metrics and registers each one.
@@ -202,27 +240,8 @@ impl Metrics {
                 "Connections to the database",
                 &["state"],
             )?,
-            deduplication_rows: make
-                .int_gauge(
-                    "deduplication_rows",
-                    "Identities that are remembered, as the server last estimated them",
-                    &[],
-                )?
-                .with_label_values::<&str>(&[]),
-            deduplication_bytes: make
-                .int_gauge(
-                    "deduplication_bytes",
-                    "Disk space of the memory of identities, indexes included",
-                    &[],
-                )?
-                .with_label_values::<&str>(&[]),
-            deduplication_horizon: make
-                .gauge(
-                    "deduplication_horizon_seconds",
-                    "For so long a repeat is recognised",
-                    &[],
-                )?
-                .with_label_values::<&str>(&[]),
+            deduplication: MemoryMetrics::new(&make, "deduplication", "Identities of messages")?,
+            requests: MemoryMetrics::new(&make, "request", "Outcomes of requests")?,
             claim: make
                 .histogram("claim_duration_seconds", "Duration of claim_work", &[])?
                 .with_label_values::<&str>(&[]),
@@ -343,13 +362,6 @@ impl Metrics {
         self.maintenance
             .with_label_values(&[task])
             .inc_by(rows.try_into().unwrap_or_default());
-    }
-
-    /// The memory of identities was measured.
-    pub fn deduplication(&self, memory: &DeduplicationMemory) {
-        self.deduplication_rows.set(memory.rows);
-        self.deduplication_bytes.set(memory.bytes);
-        self.deduplication_horizon.set(memory.horizon_seconds);
     }
 
     /// State of a transport.

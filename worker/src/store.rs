@@ -303,10 +303,10 @@ pub async fn perform_maintenance(link: &mut Link<'_>) -> Result<Vec<(String, i64
         .collect()
 }
 
-/// The memory of accepted identities, as the view `deduplication_memory` shows it.
+/// A memory by which repeats are recognised, as the view `deduplication_memory` or `request_memory` shows it.
 #[derive(Debug, Clone, Copy)]
-pub struct DeduplicationMemory {
-    /// Identities, as the server estimated them last.
+pub struct RepeatMemory {
+    /// What is remembered, as the server estimated it last.
     pub rows: i64,
     /// Disk space with indexes.
     pub bytes: i64,
@@ -314,12 +314,18 @@ pub struct DeduplicationMemory {
     pub horizon_seconds: f64,
 }
 
-/// Measures the memory of identities.
-pub async fn deduplication_memory(link: &mut Link<'_>) -> Result<DeduplicationMemory, sqlx::Error> {
-    let query =
+/// Measures the memories of identities and of requests.
+pub async fn memories(link: &mut Link<'_>) -> Result<[RepeatMemory; 2], sqlx::Error> {
+    let identities =
         link.query("select rows, bytes, horizon_seconds from @schema@.deduplication_memory");
-    let row = link.connection.fetch_one(query).await?;
-    Ok(DeduplicationMemory {
+    let identities = link.connection.fetch_one(identities).await?;
+    let requests = link.query("select rows, bytes, horizon_seconds from @schema@.request_memory");
+    let requests = link.connection.fetch_one(requests).await?;
+    Ok([memory(&identities)?, memory(&requests)?])
+}
+
+fn memory(row: &PgRow) -> Result<RepeatMemory, sqlx::Error> {
+    Ok(RepeatMemory {
         rows: row.try_get(0)?,
         bytes: row.try_get(1)?,
         horizon_seconds: row.try_get(2)?,

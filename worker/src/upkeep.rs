@@ -51,15 +51,16 @@ async fn maintain(session: &mut Session) {
     match session
         .call(MAINTAIN_CALL, async |link| {
             let tasks = store::perform_maintenance(link).await?;
-            Ok((tasks, store::deduplication_memory(link).await?))
+            Ok((tasks, store::memories(link).await?))
         })
         .await
     {
-        Ok((tasks, memory)) => {
+        Ok((tasks, [identities, requests])) => {
             for (task, rows) in tasks {
                 METRICS.maintained(&task, rows);
             }
-            METRICS.deduplication(&memory);
+            METRICS.deduplication.set(&identities);
+            METRICS.requests.set(&requests);
         }
         Err(reason) => tracing::warn!(code = reason.code, "Upkeep did not run: {reason}"),
     }
