@@ -324,7 +324,7 @@ async fn a_body_that_is_too_large_becomes_a_dead_letter_and_holds_up_nothing() -
         resource.with("inboxes.0.consumer.maxMessageBytes", 100_000)
     })
     .await?;
-    let large = "x".repeat(20_000_000);
+    let large = "x".repeat(15_000_000);
     intake
         .send([
             Parcel::new("a", "x".repeat(100_000)),
@@ -343,7 +343,7 @@ async fn a_body_that_is_too_large_becomes_a_dead_letter_and_holds_up_nothing() -
         one.error
     );
     ensure!(
-        one.error.contains("20000000") && one.error.contains("100000"),
+        one.error.contains("15000000") && one.error.contains("100000"),
         "{}",
         one.error
     );
@@ -420,5 +420,42 @@ async fn odd_properties_and_headers_are_kept_or_refused_and_hold_up_nothing() ->
             ],
         "{reasons:?}"
     );
+    intake.drain(&worker).await
+}
+
+/// Nothing that is known is refused by the database; should anything be, it does not stand in the way of the others.
+#[tokio::test]
+async fn a_message_that_the_database_will_not_have_becomes_a_dead_letter_and_the_others_are_accepted()
+-> Result<()> {
+    let (intake, worker) = start("unstorable", |resource| resource).await?;
+    sqlx::query("alter table postroom.inbox add check (payload <> 'poison')")
+        .execute(&mut intake.connect().await?)
+        .await?;
+    let all = (0..500).map(|number| {
+        let body = if number % 100 == 77 { "poison" } else { "{}" };
+        Parcel::new(&format!("m-{number}"), body).text_header("who", "knows")
+    });
+    intake.send(all).await?;
+    let rows = intake.wait_rows(495, PATIENCE).await?;
+    intake.wait_count(&worker, "refused", 5.0, PATIENCE).await?;
+    let order: Vec<&str> = rows
+        .iter()
+        .filter_map(|row| row.foreign_id.as_deref())
+        .collect();
+    let sent: Vec<String> = (0..500)
+        .filter(|number| number % 100 != 77)
+        .map(|number| format!("m-{number}"))
+        .collect();
+    ensure!(order == sent, "out of order");
+    let dead = intake.dead().await?;
+    ensure!(dead.len() == 5, "{dead:?}");
+    for one in dead {
+        ensure!(
+            one.reason == "Unstorable" && one.error.contains("23514"),
+            "{one:?}"
+        );
+        ensure!(one.payload_bytes.as_deref() == Some(b"poison"), "{one:?}");
+    }
+    crate::traffic::wait_well(&worker).await?;
     intake.drain(&worker).await
 }

@@ -59,10 +59,36 @@ pub enum Stored {
     Committed(Vec<Outcome>),
     /// The right to receive belongs to somebody else now; nothing was stored.
     Lost,
+    /// The database will not have something of it, for what it contains; nothing was stored.
+    Unstorable(String),
 }
 
-/// Stores deliveries in their order, in one transaction.
-pub async fn store_inbox_messages(
+/// Stores deliveries in their order, in one transaction. That the database takes none of them for what one contains is an
+/// answer, not an error.
+pub async fn store(
+    link: &mut Link<'_>,
+    right: &Right,
+    slots: &[Slot],
+) -> Result<Stored, sqlx::Error> {
+    match store_inbox_messages(link, right, slots).await {
+        Err(sqlx::Error::Database(error)) if is_about_content(error.code().as_deref()) => {
+            let code = error.code().unwrap_or_default();
+            Ok(Stored::Unstorable(format!("{code}: {}", error.message())))
+        }
+        answer => answer,
+    }
+}
+
+/// Data exceptions, violated constraints, limits of the program.
+fn is_about_content(code: Option<&str>) -> bool {
+    code.is_some_and(|code| {
+        ["22", "23", "54"]
+            .iter()
+            .any(|class| code.starts_with(class))
+    })
+}
+
+async fn store_inbox_messages(
     link: &mut Link<'_>,
     right: &Right,
     slots: &[Slot],

@@ -14,6 +14,7 @@ pub struct Batch {
     pub slots: Vec<Slot>,
     /// How many are settled without it.
     pub discarded: u64,
+    tags: Vec<u64>,
     last_tag: u64,
     bytes: usize,
     began: Option<Instant>,
@@ -28,9 +29,26 @@ impl Batch {
             Judgement::Store(slot) => {
                 self.bytes += slot.size();
                 self.slots.push(*slot);
+                self.tags.push(tag);
             }
             Judgement::Discard => self.discarded += 1,
         }
+    }
+
+    /// The first half of what goes to the database, and the rest; none where there is only one.
+    pub fn halves(mut self) -> Result<(Self, Self), Self> {
+        let middle = self.slots.len() / 2;
+        if middle == 0 {
+            return Err(self);
+        }
+        let rest = Self {
+            slots: self.slots.split_off(middle),
+            tags: self.tags.split_off(middle),
+            discarded: std::mem::take(&mut self.discarded),
+            ..self
+        };
+        let last_tag = self.tags[middle - 1];
+        Ok((Self { last_tag, ..self }, rest))
     }
 
     /// How many deliveries it holds.
@@ -84,6 +102,21 @@ mod tests {
             (2, 8, 1)
         );
         assert!(batch.is_full(2) && !batch.is_full(3));
+    }
+
+    #[test]
+    fn halves_keep_the_order_and_each_is_acknowledged_up_to_its_own_end() {
+        let mut batch = Batch::default();
+        for tag in 3..8 {
+            batch.push(tag, slot(1));
+        }
+        batch.push(8, Judgement::Discard);
+        let (first, rest) = batch.halves().unwrap();
+        assert_eq!((first.len(), first.last_tag()), (2, 4));
+        assert_eq!((rest.len(), rest.last_tag()), (4, 8));
+        let (first, _) = first.halves().unwrap();
+        assert_eq!((first.len(), first.last_tag()), (1, 3));
+        assert!(first.halves().is_err());
     }
 
     #[test]

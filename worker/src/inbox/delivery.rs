@@ -21,6 +21,9 @@ const PROPERTIES: &str = "x-postroom-amqp";
 /// Delivery mode of what the broker writes to disk.
 const PERSISTENT: u8 = 2;
 
+/// Why a delivery is refused that the database would not have.
+const UNSTORABLE: &str = "Unstorable";
+
 /// What to do with a delivery.
 #[derive(Debug)]
 pub enum Judgement {
@@ -64,6 +67,35 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// What is left of it when the database would not have it for what it contains: the body, and what no database minds.
+    #[must_use]
+    pub fn unstorable(self, error: String) -> Self {
+        let plain = |text: String| text.replace(|c: char| !c.is_ascii_graphic() && c != ' ', "?");
+        Self {
+            message_id: self.message_id,
+            foreign_id: self.foreign_id.map(plain),
+            kind: plain(self.kind),
+            routing_key: plain(self.routing_key),
+            content_type: plain(self.content_type),
+            body: Body::Bytes(match self.body {
+                Body::Text(text) => text.into_bytes(),
+                Body::Bytes(bytes) => bytes,
+            }),
+            refusal: Some(Refused {
+                code: UNSTORABLE,
+                error: plain(error),
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// Whether this is what was left of a delivery.
+    pub fn is_unstorable(&self) -> bool {
+        self.refusal
+            .as_ref()
+            .is_some_and(|refusal| refusal.code == UNSTORABLE)
+    }
+
     /// Size in memory, about.
     pub fn size(&self) -> usize {
         self.body.as_bytes().len() + self.headers.as_ref().map_or(0, String::len)

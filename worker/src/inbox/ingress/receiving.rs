@@ -1,5 +1,6 @@
 //! One consumer of a queue, from its first delivery to its end.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,9 @@ pub(super) struct Receiving<'a> {
     since: Instant,
     gathering: Batch,
     storing: Option<BoxFuture<'static, Answer>>,
-    /// A batch whose store failed, and when it is tried again.
-    again: Option<(Batch, Instant)>,
+    /// Batches whose store failed, and when the first is tried again.
+    again: VecDeque<Batch>,
+    again_at: Instant,
     backoff: Backoff,
     /// Whether the last store failed.
     failing: bool,
@@ -85,7 +87,8 @@ impl<'a> Receiving<'a> {
             since,
             gathering: Batch::default(),
             storing: None,
-            again: None,
+            again: VecDeque::new(),
+            again_at: Instant::now(),
             backoff: Backoff::default(),
             failing: false,
             leaving: false,
@@ -186,7 +189,7 @@ impl<'a> Receiving<'a> {
     fn is_idle(&self) -> bool {
         self.gathering.is_empty()
             && self.storing.is_none()
-            && self.again.is_none()
+            && self.again.is_empty()
             && self.aside.is_none()
     }
 
@@ -252,11 +255,11 @@ impl<'a> Receiving<'a> {
     }
 
     fn next_batch(&mut self) -> Option<Batch> {
-        if let Some((_, at)) = &self.again {
-            if Instant::now() < *at {
+        if !self.again.is_empty() {
+            if Instant::now() < self.again_at {
                 return None;
             }
-            return self.again.take().map(|(batch, _)| batch);
+            return self.again.pop_front();
         }
         let consumer = &self.ingress.config.consumer;
         let delay = Duration::from_millis(u64::from(consumer.max_batch_delay_milliseconds));
@@ -288,7 +291,7 @@ impl<'a> Receiving<'a> {
                 None
             }
             Some((first, _)) => {
-                self.again = Some((first, Instant::now()));
+                self.again.push_back(first);
                 Some(batch)
             }
         }
@@ -304,7 +307,7 @@ impl<'a> Receiving<'a> {
             let mut session = session.lock().await;
             let answer = session
                 .call(STORE, async |link| {
-                    accept::store_inbox_messages(link, &right, &batch.slots).await
+                    accept::store(link, &right, &batch.slots).await
                 })
                 .await;
             (batch, answer)
@@ -314,6 +317,10 @@ impl<'a> Receiving<'a> {
     async fn on_stored(&mut self, batch: Batch, answer: Result<Stored, Reason>) -> Option<End> {
         match answer {
             Ok(Stored::Lost) => Some(End::Lost),
+            Ok(Stored::Unstorable(error)) => {
+                self.split(batch, error);
+                None
+            }
             Ok(Stored::Committed(outcomes)) => {
                 hooks::abort_at("accepted");
                 if std::mem::take(&mut self.failing) {
@@ -327,9 +334,31 @@ impl<'a> Receiving<'a> {
             Err(reason) => {
                 self.failing = true;
                 self.ingress.raise(reason);
-                let pause = self.backoff.next_pause();
-                self.again = Some((batch, Instant::now() + pause));
+                self.again.push_front(batch);
+                self.again_at = Instant::now() + self.backoff.next_pause();
                 None
+            }
+        }
+    }
+
+    /// Looks for what the database will not have: in halves, down to the one message, of which less is kept then.
+    fn split(&mut self, batch: Batch, error: String) {
+        match batch.halves() {
+            Ok((first, rest)) => {
+                self.again.push_front(rest);
+                self.again.push_front(first);
+            }
+            Err(mut batch) => {
+                let stripped = batch.slots.iter().any(|slot| slot.is_unstorable());
+                if stripped {
+                    // It is not to blame, and nothing is given up: a person has to look.
+                    self.failing = true;
+                    self.ingress.raise(unstorable(&error));
+                    self.again_at = Instant::now() + self.backoff.next_pause();
+                }
+                let slots = std::mem::take(&mut batch.slots).into_iter();
+                batch.slots = slots.map(|slot| slot.unstorable(error.clone())).collect();
+                self.again.push_front(batch);
             }
         }
     }
@@ -378,7 +407,7 @@ impl<'a> Receiving<'a> {
         let consumer = &self.ingress.config.consumer;
         let delay = Duration::from_millis(u64::from(consumer.max_batch_delay_milliseconds));
         let due = self.gathering.due(delay).filter(|_| self.storing.is_none());
-        let again = self.again.as_ref().map(|(_, at)| *at);
+        let again = (!self.again.is_empty()).then_some(self.again_at);
         let trust = (!self.leaving).then(|| self.ingress.trust.until());
         // With a batch waiting for its next attempt, the one behind it waits too.
         let due = due.filter(|_| again.is_none());
@@ -397,6 +426,14 @@ fn cancelled_by_broker(queue: &str) -> Reason {
             "the broker ended the consumer of queue '{queue}', as it does when a queue is deleted or moves"
         ),
         "Check that the queue exists; receiving goes on by itself.",
+    )
+}
+
+fn unstorable(error: &str) -> Reason {
+    Reason::new(
+        "StoreRefused",
+        format!("the database does not even take a refused message: {error}"),
+        "Look at constraints and triggers that were added to the tables of the schema.",
     )
 }
 
