@@ -12,8 +12,10 @@ use postroom_tests::postgres::{PostgresOptions, PostgresServer};
 use postroom_tests::resource::Resource;
 use postroom_tests::vhost::QueueArguments;
 use postroom_tests::worker::Worker;
+use sqlx::Executor as _;
 
 use crate::accepting::{all_in_order, parcels};
+use crate::receiving_order::unacknowledged;
 use crate::traffic::{PATIENCE, wait_condition, wait_well};
 
 /// The signal of an abort.
@@ -247,4 +249,33 @@ async fn close_channels(rabbit: &RabbitServer, intake: &Intake) -> Result<()> {
          || C <- rabbit_channel:info_all([pid, vhost]), proplists:get_value(vhost, C) == <<\"{vhost}\">>]."
     );
     rabbit.control(&["eval", &close]).await.map(drop)
+}
+
+/// L-T14: stored, but the broker does not know; it delivers again, and that is counted and recognised.
+#[tokio::test]
+async fn an_acknowledgement_that_fails_after_the_store_is_counted_and_adds_no_row() -> Result<()> {
+    let intake = Intake::start("in_ack", &QueueArguments::quorum(), small).await?;
+    let rabbit = RabbitServer::shared().await?;
+    let mut blocking = intake.connect().await?;
+    blocking
+        .execute("begin; lock table postroom.inbox in access exclusive mode")
+        .await?;
+    let worker = intake.worker().await?;
+    intake.send(parcels(5, 20)).await?;
+    while unacknowledged(&intake).await? < 20 {}
+    close_channels(rabbit, &intake).await?;
+    wait_consumers(&worker, 0.0).await?;
+    blocking.execute("commit").await?;
+    intake
+        .wait_count(&worker, "accepted", 20.0, PATIENCE)
+        .await?;
+    intake
+        .wait_count(&worker, "duplicate", 20.0, PATIENCE)
+        .await?;
+    let failed = worker
+        .metric("postroom_ack_failed_after_accept_total", &[])
+        .await?;
+    ensure!(failed == Some(1.0), "{failed:?}");
+    all_in_order(&intake.wait_rows(20, PATIENCE).await?, 20)?;
+    intake.drain(&worker).await
 }
