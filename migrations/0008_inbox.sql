@@ -234,21 +234,43 @@ begin
     return next;
 end $$;
 
+-- Gives a message of a pull inbox up: a full copy goes to dead_letter, the message and its deferral go away.
+create function give_up_taken(b inbox, p_reason text, p_error text, p_attempts int) returns void
+language plpgsql set search_path from current as $$
+begin
+    insert into dead_letter (endpoint, direction, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
+        correlation_id, causation_id, traceparent, request_id, foreign_id, idempotency_key, created_at, available_at, expires_at, reason, error, attempts)
+    values (b.endpoint, 'Inbox', b.partition, b.xact, b.id, b.message_id, b.tenant, b.stream, b.type, b.routing_key, b.content_type, b.headers, b.payload, b.payload_bytes,
+        b.correlation_id, b.causation_id, b.traceparent, b.request_id, b.foreign_id, b.idempotency_key, b.created_at, b.available_at, b.expires_at, p_reason, left(p_error, 2000), p_attempts);
+    delete from inbox o where o.endpoint = b.endpoint and o.partition = b.partition and o.xact = b.xact and o.id = b.id and o.message_id = b.message_id;
+    perform remove_deferrals(b.endpoint, array[b.partition], array[b.xact], array[b.id], array[b.message_id]);
+end $$;
+
 -- Takes up to `max` messages of an inbox whose handler is pull, for the length of the caller's transaction; what is not completed or
 -- failed in it is there again when it ends, however it ends. Partitions are locked, so that nobody else gets a message of the same
--- stream meanwhile; only the first message of a stream is given out, and none that waits for a time. The first 1,000 messages of a
--- partition are looked at.
+-- stream meanwhile; only the first message of a stream is given out, none that waits for a time or behind one that blocks its stream.
+--
+-- A partition is looked at 1,000 messages at a time, further on only where none of them can be taken, and 100,000 at most. Above
+-- READ COMMITTED a snapshot that is older than a failure in the partition gets 40001.
 create function take_inbox(endpoint text, max int default 1, tenant text default null)
 returns table (ticket text, message_id uuid, message_tenant text, stream text, type text, payload text, payload_bytes bytea, content_type text, headers jsonb, routing_key text,
     correlation_id text, causation_id text, traceparent text, request_id uuid, foreign_id text, idempotency_key text, "position" bigint, accepted_at timestamptz, attempts int)
-language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+language plpgsql security definer
+set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
-    box   text := take_inbox.endpoint;
-    e     record;
-    p     smallint;
-    n     bigint;
-    wants int := take_inbox.max;
+    box      text := take_inbox.endpoint;
+    whose    text := case when btrim(take_inbox.tenant) = '' then '' else take_inbox.tenant end;
+    wants    int := take_inbox.max;
+    at_once  constant int := 1000;
+    at_most  constant int := 100000;
+    now_     timestamptz := clock_timestamp();
+    e        record;
+    p        smallint;
+    deferred boolean;
+    looked   int;
+    window_  record;
+    late     inbox;
 begin
     select * into e from endpoint x where x.name = box and x.handler = 'pull';
     if e.name is null then
@@ -264,35 +286,67 @@ begin
         exit when wants <= 0;
         perform from lease l where l.endpoint = box and l.partition = p for update skip locked;
         continue when not found;
-        -- A new statement: it sees what the last holder of the lock has committed.
-        return query
-            select format('%s.%s.%s.%s', b.partition, b.xact, b.id, b.message_id), b.message_id, b.tenant, b.stream, b.type, b.payload, b.payload_bytes, b.content_type, b.headers,
-                b.routing_key, b.correlation_id, b.causation_id, b.traceparent, b.request_id, b.foreign_id, coalesce(b.idempotency_key, ingress_key(b.endpoint, b.foreign_id, b.message_id)), b.id,
-                b.created_at, coalesce(b.attempts, 0)
-            from (select o.*, d.attempts, d.due_at, d.blocking,
-                    row_number() over (partition by coalesce(stream_key(e.ordering, o.tenant, o.stream), 'single ' || o.id) order by (d.id is not null and not d.blocking), o.xact, o.id) as rank
-                from (select * from inbox o where o.endpoint = box and o.partition = p order by o.xact, o.id limit 1000) o
-                left join deferral d on d.endpoint = o.endpoint and d.partition = o.partition and d.xact = o.xact and d.id = o.id) b
-            where (b.rank = 1 or (b.due_at is not null and not b.blocking)) and (b.due_at is null or b.due_at <= clock_timestamp())
-              and (take_inbox.tenant is null or b.tenant = take_inbox.tenant)
-            order by b.xact, b.id limit wants;
-        get diagnostics n = row_count;
-        wants := wants - n;
+        -- New statements: they see what the last holder of the lock has committed.
+        deferred := exists (select from deferral d where d.endpoint = box and d.partition = p);
+        looked := 0;
+        select '0'::xid8 as x, 0::bigint as i into window_;
+        loop
+            -- passed: a message that the rest of its stream goes past. open: it could be taken, whoever's it is. Deferrals are asked for in the order of the index
+            -- that finds them, without sorting: a plan that was made when the table was empty would else take any index.
+            select count(*) as n, (array_agg(w.xact order by w.xact desc, w.id desc))[1] as x, (array_agg(w.id order by w.xact desc, w.id desc))[1] as i, coalesce(bool_or(w.open), false) as found_some,
+                array_agg(w.xact order by w.xact, w.id) filter (where w.open and (whose is null or w.tenant = whose)) as xacts,
+                array_agg(w.id order by w.xact, w.id) filter (where w.open and (whose is null or w.tenant = whose)) as ids into window_
+            from (select k.*, not k.waiting and not k.behind
+                    and (k.passed or k.key is null or row_number() over (partition by k.key, k.passed order by k.xact, k.id) = 1) as open
+                from (select o.*, d.blocking is not null and not d.blocking as passed, coalesce(d.due_at > now_, false) as waiting,
+                        deferred and o.key is not null and (select true from deferral b where b.endpoint = box and b.partition = p and b.blocking
+                            and (b.stream_key, b.xact, b.id) >= (o.key, '0'::xid8, 0::bigint) and (b.stream_key, b.xact, b.id) < (o.key, o.xact, o.id)
+                            and (select h.message_id from inbox h where h.endpoint = box and h.partition = p and h.xact = b.xact and h.id = b.id) = b.message_id
+                            order by b.stream_key, b.xact, b.id limit 1) is not null as behind
+                    from (select o.xact, o.id, o.message_id, o.tenant, stream_key(e.ordering, o.tenant, o.stream) as key from inbox o
+                        where o.endpoint = box and o.partition = p and (o.xact, o.id) > (window_.x, window_.i) and (whose is null or e.ordering = 'Total' or o.tenant = whose)
+                        order by o.xact, o.id limit at_once) o
+                    left join lateral (select f.blocking, f.due_at from (select d.* from deferral d where deferred and d.endpoint = box and d.partition = p and (d.xact, d.id) >= (o.xact, o.id)
+                        order by d.xact, d.id limit 1) f where f.xact = o.xact and f.id = o.id and f.message_id = o.message_id) d on true) k) w;
+            for late in select b.* from unnest(window_.xacts[: wants], window_.ids[: wants]) k(x, i)
+                join inbox b on b.endpoint = box and b.partition = p and b.xact = k.x and b.id = k.i where b.expires_at <= now_
+            loop
+                perform give_up_taken(late, 'Expired', 'its time of expiry had passed before its turn came',
+                    coalesce((select d.attempts from deferral d where d.endpoint = box and d.partition = p and d.xact = late.xact and d.id = late.id), 0));
+            end loop;
+            return query
+                select format('%s.%s.%s.%s', b.partition, b.xact, b.id, b.message_id), b.message_id, b.tenant, b.stream, b.type, b.payload, b.payload_bytes, b.content_type, b.headers,
+                    b.routing_key, b.correlation_id, b.causation_id, b.traceparent, b.request_id, b.foreign_id, coalesce(b.idempotency_key, ingress_key(b.endpoint, b.foreign_id, b.message_id)), b.id,
+                    b.created_at, coalesce(d.attempts, 0)
+                from unnest(window_.xacts[: wants], window_.ids[: wants]) with ordinality k(x, i, n)
+                join inbox b on b.endpoint = box and b.partition = p and b.xact = k.x and b.id = k.i
+                left join deferral d on d.endpoint = box and d.partition = p and d.xact = k.x and d.id = k.i
+                order by k.n;
+            wants := wants - least(wants, coalesce(cardinality(window_.ids), 0));
+            looked := looked + at_once;
+            exit when window_.found_some or window_.n < at_once or looked >= at_most;
+        end loop;
     end loop;
 end $$;
 
 -- Reads a ticket of take_inbox.
 create function read_ticket(ticket text, out p smallint, out x xid8, out i bigint, out m uuid) language plpgsql immutable set search_path from current as $$
 begin
-    p := split_part(ticket, '.', 1)::smallint;
-    x := split_part(ticket, '.', 2)::xid8;
-    i := split_part(ticket, '.', 3)::bigint;
-    m := split_part(ticket, '.', 4)::uuid;
-exception when data_exception then
-    raise exception using errcode = 'PR010', message = format('ticket %L is none that take_inbox gave out', ticket);
+    begin
+        p := split_part(ticket, '.', 1)::smallint;
+        x := split_part(ticket, '.', 2)::xid8;
+        i := split_part(ticket, '.', 3)::bigint;
+        m := split_part(ticket, '.', 4)::uuid;
+    exception when data_exception then
+        m := null;
+    end;
+    if ticket is null or m is null or format('%s.%s.%s.%s', p, x, i, m) <> ticket then
+        raise exception using errcode = 'PR010', message = format('ticket %L is none that take_inbox gave out', ticket);
+    end if;
 end $$;
 
--- The messages are handled: they go, in the caller's transaction. Answers how many there were.
+-- The messages are handled: they go, in the caller's transaction. Answers how many there were; fewer than tickets means that somebody
+-- else has settled one, and the caller's effect must not be committed.
 create function complete_inbox(endpoint text, tickets text[]) returns bigint
 language plpgsql security definer set search_path from current set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
@@ -313,7 +367,7 @@ begin
 end $$;
 
 -- The message could not be handled: it is tried again after `retry_in`, or after the endpoint's back-off, and given up at the endpoint's
--- limit of attempts. Answers 'Deferred', 'Buried' or 'Gone'.
+-- limit of attempts. Answers 'Deferred', 'Buried' or 'Gone'. Called after a rollback, it waits for whoever has taken from the same partition since.
 create function fail_inbox(endpoint text, ticket text, error text, retry_in interval default null) returns text
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -328,21 +382,19 @@ begin
     select * into e from endpoint x where x.name = fail_inbox.endpoint and x.handler = 'pull';
     if e.name is null then
         raise exception using errcode = 'PR004', message = format('endpoint %L is not an inbox that applications take from', fail_inbox.endpoint);
-    elsif retry_in < interval '0' then
-        raise exception using errcode = 'PR010', message = format('retry_in is %s, must not be negative', retry_in);
+    elsif retry_in < interval '0' or retry_in > interval '1000 years' then
+        raise exception using errcode = 'PR010', message = format('retry_in is %s, must not be negative or longer than 1000 years', retry_in);
     end if;
     select * into k from read_ticket(ticket);
+    -- The lease before the message, as take_inbox and complete_inbox lock them. It is written, so that a snapshot from before this
+    -- failure cannot take from the partition any more: it would not see the deferral, and leave it behind.
+    update lease l set removals = l.removals + 1, low_mark = least(l.low_mark, k.x) where l.endpoint = e.name and l.partition = k.p;
     select * into b from inbox o where o.endpoint = e.name and o.partition = k.p and o.xact = k.x and o.id = k.i and o.message_id = k.m for update;
     if b.id is null then return 'Gone'; end if;
     tried := coalesce((select d.attempts from deferral d where d.endpoint = b.endpoint and d.partition = b.partition and d.xact = b.xact and d.id = b.id), 0) + 1;
     most := (e.settings #>> '{retry,maxAttempts}')::int;
     if most > 0 and tried >= most then
-        insert into dead_letter (endpoint, direction, partition, xact, id, message_id, tenant, stream, type, routing_key, content_type, headers, payload, payload_bytes,
-            correlation_id, causation_id, traceparent, request_id, foreign_id, idempotency_key, created_at, available_at, expires_at, reason, error, attempts)
-        values (b.endpoint, 'Inbox', b.partition, b.xact, b.id, b.message_id, b.tenant, b.stream, b.type, b.routing_key, b.content_type, b.headers, b.payload, b.payload_bytes,
-            b.correlation_id, b.causation_id, b.traceparent, b.request_id, b.foreign_id, b.idempotency_key, b.created_at, b.available_at, b.expires_at, 'HandlerFailed', left(error, 2000), tried);
-        delete from inbox o where o.endpoint = b.endpoint and o.partition = b.partition and o.xact = b.xact and o.id = b.id and o.message_id = b.message_id;
-        perform remove_deferrals(b.endpoint, array[b.partition], array[b.xact], array[b.id], array[b.message_id]);
+        perform give_up_taken(b, 'HandlerFailed', error, tried);
         return 'Buried';
     end if;
     pause := coalesce(retry_in, least((e.settings #>> '{retry,maxDelaySeconds}')::float8,
@@ -352,6 +404,7 @@ begin
         e.on_failure = 'BlockStream' and stream_key(e.ordering, b.tenant, b.stream) is not null, clock_timestamp() + pause, 1, 1, 'HandlerFailed', left(error, 2000),
         clock_timestamp(), clock_timestamp())
     on conflict (endpoint, partition, xact, id) do update set due_at = excluded.due_at, attempts = d.attempts + 1, deferrals = d.deferrals + 1, blocking = excluded.blocking,
-        reason = excluded.reason, error = excluded.error, first_failed_at = coalesce(d.first_failed_at, excluded.first_failed_at), last_failed_at = excluded.last_failed_at;
+        reason = excluded.reason, error = excluded.error, first_failed_at = coalesce(d.first_failed_at, excluded.first_failed_at), last_failed_at = excluded.last_failed_at,
+        message_id = excluded.message_id, stream_key = excluded.stream_key;
     return 'Deferred';
 end $$;

@@ -31,9 +31,18 @@ impl Schema {
     }
 
     pub(crate) async fn start_on(server: &PostgresServer, test: &str) -> Result<Self> {
+        Self::of(server, test, &resource()).await
+    }
+
+    /// With the endpoints of a resource.
+    pub(crate) async fn of(
+        server: &PostgresServer,
+        test: &str,
+        resource: &Resource,
+    ) -> Result<Self> {
         let schema = Self {
             database: Database::create(server, test).await?,
-            file: resource().write()?,
+            file: resource.write()?,
         };
         schema.launch("migrate").succeed().await?;
         Ok(schema)
