@@ -321,7 +321,7 @@ async fn a_second_pass_at_the_same_time_does_nothing_and_says_so() -> Result<()>
     )
     .await?;
     ensure!(
-        answer.len() == 3 && answer.iter().all(|(_, status)| status == "done"),
+        answer.len() == 4 && answer.iter().all(|(_, status)| status == "done"),
         "{answer:?}"
     );
     Ok(())

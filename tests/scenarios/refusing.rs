@@ -24,7 +24,7 @@ async fn all_refused(test: &str, calls: &[(&str, &str, &[&str])]) -> Result<()> 
     let schema = Schema::start(test).await?;
     let mut session = schema.connect().await?;
     run(&mut session, "select register_endpoint('tiny', 'Outbox', 'None', 'Skip', 'Hold', 100, false, '{}', 'test', 1), \
-        register_endpoint('incoming', 'Inbox', 'None', 'Skip', 'Hold', 100, false, '{}', 'test', 1)").await?;
+        register_endpoint('incoming', 'Inbox', 'None', 'Skip', 'Hold', 100, false, '{}', 'test', 1, 'pull')").await?;
     for (call, code, words) in calls {
         let refusal = refused(&mut session, call).await?;
         ensure!(refusal.code == *code, "{call}: {refusal:?}");

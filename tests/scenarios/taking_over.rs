@@ -130,7 +130,7 @@ async fn an_owner_that_comes_during_its_take_over_has_lost() -> Result<()> {
 /// What a rival takes whose look at the leases is older than the claim of a newcomer that holds them all; a barrier inside
 /// the look holds it there. With `asks_again` off, the second look is left out.
 async fn taken_between_look_and_lock(asks_again: bool) -> Result<Vec<i16>> {
-    const LOOK: &str = "where l.endpoint = p_endpoint and (l.owner is null";
+    const LOOK: &str = "where l.endpoint = p_endpoint and l.partition between lowest and highest\n          and (l.owner is null";
     const SECOND: &str = " and (l.owner is null or l.owner = any (gone) or not exists (select from worker w where w.id = l.owner));";
     let schema = Schema::start("between").await?;
     let (mut slow, mut quick) = (schema.connect().await?, schema.connect().await?);
@@ -147,7 +147,7 @@ async fn taken_between_look_and_lock(asks_again: bool) -> Result<Vec<i16>> {
     );
     let held_up = text.replace(
         LOOK,
-        "where postroom.barrier() and l.endpoint = p_endpoint and (l.owner is null",
+        "where postroom.barrier() and l.endpoint = p_endpoint and l.partition between lowest and highest and (l.owner is null",
     );
     run(
         &mut quick,
