@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use postroom_tests::intake::{Intake, Row};
+use lapin::types::AMQPValue;
+use postroom_tests::intake::{INTO, Intake, Row};
 use postroom_tests::sender::Parcel;
 use postroom_tests::vhost::QueueArguments;
 use uuid::Uuid;
 
-use crate::traffic::PATIENCE;
+use crate::receiving_faults::wait_consumers;
+use crate::traffic::{PATIENCE, wait_condition, wait_well};
 
 /// `count` messages, dealt out to as many streams in turn; body and id say which.
 pub(crate) fn parcels(streams: usize, count: usize) -> Vec<Parcel> {
@@ -116,4 +118,31 @@ async fn a_lone_message_does_not_wait_for_others_longer_than_it_may() -> Result<
         "{took:?}"
     );
     Ok(())
+}
+
+/// L-T8, L-T9: a stream forgets nothing that is acknowledged, so that it would bring everything again or leave out what came
+/// while nobody looked. A header that a sender writes makes no stream of a queue.
+#[tokio::test]
+async fn a_stream_is_refused_with_what_to_do_and_nothing_of_it_is_stored() -> Result<()> {
+    let stream = AMQPValue::LongString("stream".into());
+    let stream = QueueArguments::classic().with("x-queue-type", stream);
+    let intake = Intake::start("stream", &stream, |resource| resource).await?;
+    let worker = intake.worker().await?;
+    wait_consumers(&worker, 1.0).await?;
+    intake.send(parcels(3, 20)).await?;
+    let shown = wait_condition(&worker, "endpoint", "QueueIsStream").await?;
+    ensure!(shown["message"].to_string().contains(INTO), "{shown}");
+    ensure!(intake.rows().await?.is_empty());
+    intake.vhost.delete_queue(INTO).await?;
+    intake
+        .vhost
+        .declare_queue(INTO, &QueueArguments::quorum())
+        .await?;
+    let forged = parcels(3, 20)
+        .into_iter()
+        .map(|parcel| parcel.header("x-stream-offset", AMQPValue::LongLongInt(7)));
+    intake.send(forged).await?;
+    all_in_order(&intake.wait_rows(20, PATIENCE).await?, 20)?;
+    wait_well(&worker).await?;
+    intake.drain(&worker).await
 }

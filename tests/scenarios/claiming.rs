@@ -31,7 +31,7 @@ pub(crate) async fn release(
     one(session, &format!("select postroom.release_work('{worker}', '{endpoint}', {which}, {epochs}, {marks}, {marks})")).await
 }
 
-/// F51, G9, W-27, W-66: by the facts in one place, not by each worker's own view.
+/// F51, G9, W-27, W-66, W-T7: by the facts in one place, not by each worker's own view.
 #[tokio::test]
 async fn one_to_nine_workers_come_to_a_fair_share_with_the_remainder_by_id() -> Result<()> {
     let schema = Schema::start("shares").await?;
@@ -194,7 +194,7 @@ async fn a_draining_worker_keeps_what_it_holds_and_counts_no_more() -> Result<()
     Ok(())
 }
 
-/// A limit of the caller's own.
+/// W-T7: a limit of the caller's own.
 #[tokio::test]
 async fn a_worker_takes_no_more_than_it_asks_for() -> Result<()> {
     let schema = Schema::start("at_most").await?;

@@ -268,3 +268,23 @@ async fn the_sql_of_the_readme_sends_a_message() -> Result<()> {
     ensure!(received[0].header("x-postroom-stream").as_deref() == Some("ada"));
     Ok(())
 }
+
+/// W-06: each case that the documents behind this system name is named by a scenario that shows it.
+#[test]
+fn every_named_case_has_a_scenario() {
+    let mut scenarios = String::new();
+    for entry in fs::read_dir(root().join("tests/scenarios")).expect("the scenarios are there") {
+        scenarios.push_str(&read(&entry.expect("an entry").path()));
+    }
+    let named: BTreeSet<&str> = scenarios
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("/// "))
+        .flat_map(|line| line.split([' ', ',', ':', '.']))
+        .collect();
+    let cases = (1..=14).map(|number| format!("L-T{number}"));
+    let cases = cases.chain((1..=8).map(|number| format!("W-T{number}")));
+    let missing: Vec<String> = cases
+        .filter(|case| !named.contains(case.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "no scenario names {missing:?}");
+}

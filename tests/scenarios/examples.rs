@@ -101,7 +101,7 @@ async fn one_of_two_decides(service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// T-04, T-11 to T-14, L-28, over HTTP.
+/// T-04, T-11 to T-14, L-28, W-T4, over HTTP, by the calls of the usual driver.
 async fn answers_as_it_should(language: &str, program: &str, arguments: &[&str]) -> Result<()> {
     let database = shop(&format!("example_{language}")).await?;
     let mut session = database.connect().await?;

@@ -66,7 +66,7 @@ pub(crate) async fn require_exclusion(postroom: &Postroom) -> Result<i64> {
     Ok(taken)
 }
 
-/// G1 to G5, G9, F08: a worker is frozen under load until another one has taken over, then goes on where it was. Twice.
+/// G1 to G5, G9, F08, W-T8: a worker is frozen under load until another one has taken over, then goes on where it was. Twice.
 #[tokio::test]
 async fn a_worker_that_wakes_up_after_its_lease_changes_nothing_and_repeats_little() -> Result<()> {
     const ROUNDS: usize = 2;

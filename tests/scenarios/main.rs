@@ -45,6 +45,7 @@ mod receiving_order;
 mod red_controls;
 mod red_receivers;
 mod refusing;
+mod remembering;
 mod requests;
 mod rights;
 mod scheduling;

@@ -61,7 +61,7 @@ async fn a_lease_that_has_run_out_is_lost_before_anything_can_be_held_again() ->
     Ok(())
 }
 
-/// A take-over leaves the renewal alone that is on its way, and does not wait for it.
+/// W-T8: a take-over leaves the renewal alone that is on its way, and does not wait for it.
 #[tokio::test]
 async fn a_renewal_that_is_not_committed_yet_is_not_taken_over() -> Result<()> {
     let schema = Schema::start("renewing").await?;
@@ -94,7 +94,7 @@ async fn a_renewal_that_is_not_committed_yet_is_not_taken_over() -> Result<()> {
     Ok(())
 }
 
-/// The other end: the owner comes while the take-over is not committed yet; it has lost what was taken.
+/// W-T8, the other end: the owner comes while the take-over is not committed yet; it has lost what was taken.
 #[tokio::test]
 async fn an_owner_that_comes_during_its_take_over_has_lost() -> Result<()> {
     let schema = Schema::start("taken").await?;

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lapin::message::Delivery;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, Consumer, ErrorKind};
 use postroom_crds::inbox_outbox::outbox::OrderingMode;
 use postroom_crds::worker_config::InboxConfig;
@@ -106,6 +107,39 @@ async fn consume(up: &Up, config: &InboxConfig, exclusive: bool) -> lapin::Resul
         connection: up.connection.clone(),
         channel,
         consumer,
+    })
+}
+
+/// The header that a broker puts on what comes from a stream. A sender can put it on anything.
+const OFFSET: &str = "x-stream-offset";
+
+/// Whether a delivery may come from a stream.
+pub fn seems_stream(delivery: &Delivery) -> bool {
+    let headers = delivery.properties.headers().as_ref();
+    headers.is_some_and(|headers| headers.inner().contains_key(OFFSET))
+}
+
+/// Why a stream is not consumed; nothing where the queue is none. Only a stream can be consumed from an offset: other
+/// queues refuse the argument, and a channel is lost over it (RabbitMQ 3.10 and 4.0).
+pub async fn refuse_stream(connection: &Connection, queue: &str) -> Option<Reason> {
+    let from_now = AMQPValue::LongString("next".into());
+    let mut arguments = FieldTable::default();
+    arguments.insert(OFFSET.into(), from_now);
+    let consume = async {
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(1, BasicQosOptions::default()).await?;
+        let options = BasicConsumeOptions::default();
+        let begun = channel.basic_consume(queue.into(), "".into(), options, arguments);
+        begun.await?;
+        channel.close(200, "done".into()).await
+    };
+    let is_stream = matches!(timeout(CHANNEL, consume).await, Ok(Ok(())));
+    is_stream.then(|| {
+        Reason::new(
+            "QueueIsStream",
+            format!("queue '{queue}' is a stream: an acknowledgement removes nothing from it, and what comes while nobody consumes is missed"),
+            "Bind a quorum queue to the same exchange, and name it in the inbox; receiving goes on by itself when the queue is no stream.",
+        )
     })
 }
 

@@ -38,6 +38,14 @@ pub(super) enum End {
     Failed(Reason),
 }
 
+/// Whether a queue may be a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Suspicion {
+    None,
+    Raised,
+    Answered,
+}
+
 type Answer = (Batch, Result<Stored, Reason>);
 
 /// One consumer with what it has received and not acknowledged.
@@ -60,6 +68,8 @@ pub(super) struct Receiving<'a> {
     ended: bool,
     /// The batch that a broken variant stores after the one behind it, and until when it waits for that.
     aside: Option<(Batch, Instant)>,
+    /// A delivery seems to come from a stream; once per consumer it is asked whether it does.
+    stream: Suspicion,
     /// Whether anything was acknowledged.
     pub(super) acknowledged: bool,
 }
@@ -94,6 +104,7 @@ impl<'a> Receiving<'a> {
             leaving: false,
             ended: false,
             aside: None,
+            stream: Suspicion::None,
             acknowledged: false,
         }
     }
@@ -125,6 +136,9 @@ impl<'a> Receiving<'a> {
             }
             if self.ingress.is_draining() && !self.leaving {
                 self.leave().await;
+            }
+            if let Some(end) = self.look_for_stream().await {
+                return end;
             }
             if let Some(end) = self.settle_or_store().await {
                 return end;
@@ -209,6 +223,9 @@ impl<'a> Receiving<'a> {
                     )));
                 }
                 Some(Ok(delivery)) => {
+                    if self.stream == Suspicion::None && consumer::seems_stream(&delivery) {
+                        self.stream = Suspicion::Raised;
+                    }
                     let tag = delivery.delivery_tag;
                     let judgement = delivery::judge(delivery, &self.ingress.config);
                     self.gathering.push(tag, judgement);
@@ -219,6 +236,17 @@ impl<'a> Receiving<'a> {
             }
             next = self.opened.consumer.next().now_or_never()?;
         }
+    }
+
+    /// Nothing of a stream is stored: an inbox has no place to remember how far it read.
+    async fn look_for_stream(&mut self) -> Option<End> {
+        if self.stream != Suspicion::Raised {
+            return None;
+        }
+        self.stream = Suspicion::Answered;
+        let queue = &self.ingress.config.queue;
+        let refusal = consumer::refuse_stream(&self.opened.connection, queue).await;
+        refusal.map(End::Failed)
     }
 
     /// No new deliveries. Without an order the consumer is cancelled, and what the broker sends until it agrees is still taken.
