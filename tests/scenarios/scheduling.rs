@@ -71,6 +71,29 @@ async fn a_scheduled_message_holds_its_stream_until_it_is_due() -> Result<()> {
     fleet.require_nothing_swept().await
 }
 
+/// Longer than any pause of the poll: nothing else happens that could wake the worker.
+#[tokio::test]
+async fn a_message_that_falls_due_on_an_idle_endpoint_goes_out_at_its_time() -> Result<()> {
+    const LATER: f64 = 20.0;
+    let postroom = Postroom::start("due_idle", |resource| resource).await?;
+    let mut fleet = Fleet::new(&postroom, &[]);
+    fleet.grow_to(1).await?;
+    let mut session = postroom.connect().await?;
+    let written = Instant::now();
+    let later = Message {
+        due_in: Some(LATER),
+        ..of("s")
+    };
+    commit(&postroom, &mut session, &[later]).await?;
+    let all = arrivals(&postroom, 1).await?;
+    let after = all[0].1.duration_since(written).as_secs_f64();
+    ensure!(
+        (LATER..LATER + 5.0).contains(&after),
+        "due after {LATER} s, arrived after {after} s"
+    );
+    wait_nothing_left(&postroom).await
+}
+
 /// With `onScheduled: Pass` the stream goes on without it.
 #[tokio::test]
 async fn a_scheduled_message_is_passed_where_the_resource_says_pass() -> Result<()> {
