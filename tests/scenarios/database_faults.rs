@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use postroom_tests::broker::RabbitServer;
+use postroom_tests::eventually::{eventually, when};
 use postroom_tests::pooler::{Pooler, PoolerOptions};
 use postroom_tests::postgres::{self, PostgresOptions, PostgresServer, StopMode};
 use postroom_tests::proxy::{Flow, TcpProxy};
@@ -224,6 +225,33 @@ async fn behind_a_transaction_pooler_with_two_sessions_everything_works_beside_o
         .collect::<String>();
     ensure!(!log.contains("prepared statement"), "{log}");
     wait_well(&workers[1]).await.map(drop)
+}
+
+/// Red control: the same worker, which is not told of the pooler, prepares statements that the next session does not know.
+#[tokio::test]
+async fn a_worker_that_takes_a_pooler_for_a_server_is_caught() -> Result<()> {
+    let postgres = PostgresServer::shared().await?;
+    let postroom = Postroom::start("pooled_untold", bounded).await?;
+    let options = PoolerOptions {
+        sessions: 2,
+        ..PoolerOptions::default()
+    };
+    let pooler = Pooler::start(postgres, &options).await?;
+    let url = postgres.url_at(pooler.port(), postroom.database.name());
+    let workers = [
+        postroom.launch("run").database_url(&url).start()?,
+        postroom.launch("run").database_url(&url).start()?,
+    ];
+    let complains = || async {
+        let said = workers
+            .iter()
+            .any(|worker| worker.log().contains("prepared statement"));
+        when(said, || "no worker complains".to_owned())
+    };
+    under_load(&postroom, async || {
+        eventually("a statement is not found", PATIENCE, complains).await
+    })
+    .await
 }
 
 /// Runs statements of its own, each in a transaction, until it is stopped.
